@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Stable 64-bit digests (XXH3): equal bytes give equal digests on every machine. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+uint64_t cd_hash64(const void *bytes, size_t byte_count, uint64_t seed);
+uint64_t cd_hash_text(const char *text); /* NULL hashes as "" */
+/* Folds a number into a running digest; order matters. */
+uint64_t cd_hash_mix(uint64_t digest, uint64_t value);

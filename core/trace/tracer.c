@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tracer: stamps time, rank, step and sequence, and hands each event to its sink. */
+#include "core/trace/tracer.h"
+
+#include "cddp/device.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/trace/event.h"
+
+#include <string.h>
+
+cddp_status cddp_tracer_create(cddp_rank *rank, const cddp_trace_sink *sink, cddp_trace_level level,
+                               cddp_tracer **tracer, cddp_error *err)
+{
+    if (sink == NULL || sink->event == NULL) return cd_fail(err, CDDP_E_ARG, "a tracer needs a sink with an event function");
+    const cddp_allocator *allocator = rank != NULL ? rank->allocator : NULL;
+    cddp_tracer *t = cd_allocate_zero(allocator, sizeof *t);
+    if (t == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a tracer");
+    t->sink = sink;
+    t->rank = rank;
+    t->allocator = allocator;
+    t->level = level;
+    *tracer = t;
+    return CDDP_OK;
+}
+
+void cddp_tracer_destroy(cddp_tracer *tracer)
+{
+    if (tracer != NULL) cd_release(tracer->allocator, tracer, sizeof *tracer);
+}
+
+void cddp_tracer_set_step(cddp_tracer *tracer, uint32_t step, uint32_t micro_step)
+{
+    if (tracer == NULL) return;
+    tracer->step = step;
+    tracer->micro_step = micro_step;
+}
+
+cddp_status cddp_tracer_flush(cddp_tracer *tracer, cddp_error *err)
+{
+    if (tracer == NULL || tracer->sink->flush == NULL) return CDDP_OK;
+    CD_TRY(tracer->sink->flush(tracer->sink->self, err));
+    return CDDP_OK;
+}
+
+void cd_tracer_emit(struct cddp_tracer *tracer, cddp_event *event)
+{
+    cddp_rank *rank = tracer->rank;
+    event->time_ns = rank != NULL ? rank->ops->now_ns(rank) : tracer->time_ns;
+    event->rank = rank != NULL ? rank->rank : UINT32_MAX;
+    event->sequence = tracer->sequence++;
+    event->step = tracer->step;
+    event->micro_step = tracer->micro_step;
+    event->level = (uint16_t)tracer->level;
+    /* Fields behind the row's own are zeroed, so that an event is the same bits wherever it was made. */
+    uint32_t used = cd_event_field_counts[event->kind];
+    for (uint32_t i = used; i < CDDP_EVENT_FIELDS; i++) event->as.field[i] = 0;
+    tracer->sink->event(tracer->sink->self, event);
+}
+
+int64_t cd_tracer_digest(const struct cddp_tracer *tracer, const cddp_tensor *tensor)
+{
+    if (!cd_tracer_wants_digest(tracer) || tensor->device == NULL) return 0;
+    uint64_t digest = 0;
+    if (tensor->device->digest(tensor, &digest, NULL) != CDDP_OK) return 0;
+    return (int64_t)digest;
+}

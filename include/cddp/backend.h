@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The backend port: collectives and point-to-point messages over some transport.
+**
+** A backend is a table of functions. open makes one group; a post function starts an operation and returns
+** a work handle at once; test, wait and abort act on the handle; release gives it back. Operations of one
+** group take effect in the order in which they are posted (C10-03).
+**
+** Lifetime   the table outlives every group; a group outlives its works; tensors named in a post stay alive
+**            and untouched until the work completed (C10-04).
+** Threads    a group is used by one thread (the rank's); a backend may use threads of its own inside.
+** Errors     every function fills *err. A failed or aborted work leaves its outputs undefined.
+*/
+#pragma once
+#include "cddp/device.h"
+#include "cddp/world.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CDDP_BACKEND_ABI 1u
+
+typedef enum cddp_op {
+    CDDP_OP_ALLREDUCE,
+    CDDP_OP_BROADCAST,
+    CDDP_OP_ALLGATHER,
+    CDDP_OP_REDUCE_SCATTER,
+    CDDP_OP_REDUCE,
+    CDDP_OP_GATHER,
+    CDDP_OP_SCATTER,
+    CDDP_OP_ALLTOALL,
+    CDDP_OP_SEND,
+    CDDP_OP_RECV,
+    CDDP_OP_BARRIER,
+    CDDP_OP_COUNT
+} cddp_op;
+
+/* One operation. Which fields count depends on op:
+**   allreduce       input (n) → output (n); may be the same memory when the backend declares in_place
+**   broadcast       output (n), in place, from root
+**   allgather       input (counts[rank] or n) → output (sum of counts, or W·n), in rank order
+**   reduce_scatter  input (sum of counts, or W·n) → output (counts[rank] or n)
+**   reduce          input (n) → output (n) on root only; other ranks' outputs are untouched
+**   gather          input (n) → output (W·n) on root only        scatter  input (W·n) on root → output (n)
+**   alltoall        input (sum of send_counts) → output (sum of counts), split per peer
+**   send, recv      input, or output; root is the peer; tag pairs them
+**   barrier         no tensors
+** Tensors are contiguous. counts, send_counts: (world_size) elements per rank, or NULL for equal shares. */
+typedef struct cddp_collective {
+    uint32_t size; /* sizeof(cddp_collective) known to the writer */
+    cddp_op op;
+    cddp_red_op reduce_op;
+    uint32_t root; /* rank within the group */
+    uint64_t sequence; /* position in the group's order of issue, assigned by cddp_group */
+    uint64_t tag;
+    double premultiplier; /* PREMUL_SUM */
+    cddp_tensor input;
+    cddp_tensor output;
+    const int64_t *counts;
+    const int64_t *send_counts;
+    cddp_stream *stream; /* devices with streams: input is ready and output is wanted on this one */
+    uint64_t timeout_ns; /* 0: the group's */
+    uint64_t label;      /* the caller's own mark for traces (bucket index + 1, or 0); never interpreted */
+} cddp_collective;
+
+/* What the result promises: data, so that nobody asks a backend for its name. */
+typedef enum cddp_order {
+    CDDP_ORDER_UNSPECIFIED, /* any association; ranks may even differ in the last bits */
+    CDDP_ORDER_SAME,        /* unspecified association, but bits equal on all ranks */
+    CDDP_ORDER_KNOWN        /* the association is documented and predicted by cddp (algorithm names it) */
+} cddp_order;
+
+typedef struct cddp_capabilities {
+    uint32_t size;
+    uint32_t ops;        /* bit per cddp_op */
+    uint32_t dtypes;     /* CDDP_DTYPE_BIT per dtype that reductions accept */
+    uint32_t reduce_ops; /* bit per cddp_red_op */
+    uint32_t devices;    /* CDDP_DEVICE_HOST when host storage works; CDDP_DEVICE_ASYNC when device storage
+                         ** does; 0 together with any_device: goes through the device table alone */
+    bool any_device;
+    bool in_place;
+    bool async;          /* post returns before completion and progress needs no further calls */
+    cddp_order order;
+    const char *algorithm; /* "gloo_ring", "flat", … meaningful with CDDP_ORDER_KNOWN */
+    uint32_t world_size_max;
+} cddp_capabilities;
+
+typedef struct cddp_group_spec {
+    uint32_t size;
+    const char *name;      /* unique among live groups of the world */
+    uint32_t group_rank;   /* this process within the group */
+    uint32_t group_size;
+    const uint32_t *members; /* (group_size) world ranks in group order; borrowed during open */
+    uint64_t timeout_ns;   /* default of every operation; 0: the backend's (C10-05) */
+    uint32_t in_flight_max; /* bounded slots per rank; 0: unbounded */
+    const char *options;   /* backend-specific "key=value,…", or NULL */
+} cddp_group_spec;
+
+typedef struct cddp_backend {
+    uint32_t size; /* sizeof(cddp_backend) known to the writer */
+    uint32_t abi;  /* CDDP_BACKEND_ABI */
+    const char *name;
+    cddp_capabilities capabilities;
+    void *self; /* the backend's own state: the simulated cluster, a rendezvous, … */
+
+    /* (required) does: joins a group; every member calls it. blocks: until all are there or the time-out.
+    ** ownership: *group is closed by close. */
+    cddp_status (*open)(const struct cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec,
+                        void **group, cddp_error *err);
+    void (*close)(void *group); /* (required) accepts NULL; outstanding works are aborted */
+
+    /* (required) does: starts one operation. blocks: no. ownership: *work goes back through release.
+    ** An op that capabilities.ops does not name never arrives here. */
+    cddp_status (*post)(void *group, const cddp_collective *collective, void **work, cddp_error *err);
+    /* (required) does: has it ended? *done is written; a failed operation returns its failure. blocks: no. */
+    cddp_status (*test)(void *group, void *work, bool *done, cddp_error *err);
+    /* (required) does: waits at most timeout_ns (0: the operation's own). For stream devices it orders the
+    ** collective's stream instead of blocking the host. */
+    cddp_status (*wait)(void *group, void *work, uint64_t timeout_ns, cddp_error *err);
+    void (*release)(void *group, void *work); /* (required) after test or wait said it ended, or after abort */
+    /* (optional: default refuses) does: fails every outstanding operation of the group, here and, where the
+    ** transport can, on the peers. The group accepts only close afterwards. */
+    cddp_status (*abort)(void *group, const char *reason, cddp_error *err);
+    /* (optional: default makes no text) does: who is this work waiting for, for a hang report. */
+    void (*describe)(void *group, void *work, char *text, size_t text_bytes);
+} cddp_backend;
+
+CDDP_API const char *cddp_op_name(cddp_op op); /* "allreduce" */
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* DistributedDataParallel for C programs: wrap parameters, mark gradients ready, train on W ranks.
+**
+** The vocabulary, the defaults and the behaviour are PyTorch's (see docs/semantics.md for the rules by tag
+** and for the few deliberate deviations). A training program calls, per iteration:
+**
+**     cddp_ddp_forward_begin → (the model's forward) → cddp_ddp_forward_end
+**     → (the model's backward, calling cddp_ddp_mark_variable_ready for each parameter whose gradient was
+**        accumulated) → cddp_ddp_backward_end → (the optimizer)
+**
+** Lifetime   create → use → destroy on every rank. Parameters, buffers, gradient slots, the group and the
+**            tracer are borrowed until destroy.
+** Threads    the rank's thread.
+** Errors     messages name parameters, not indices, show both sides where ranks disagree, and say what to try.
+*/
+#pragma once
+#include "cddp/comm.h"
+#include "cddp/hook.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct cddp_ddp cddp_ddp;
+
+/* One named parameter, in the order of named_parameters(). */
+typedef struct cddp_parameter {
+    const char *name;   /* borrowed; "layer1.weight" */
+    cddp_tensor tensor; /* the parameter itself */
+    cddp_grad *grad;    /* its .grad slot; may be NULL when requires_grad is false */
+    bool requires_grad;
+    bool expect_sparse; /* INI-06 */
+} cddp_parameter;
+
+typedef struct cddp_buffer {
+    const char *name;
+    cddp_tensor tensor;
+} cddp_buffer;
+
+#define CDDP_DEFAULT_FIRST_BUCKET_BYTES 1048576u /* BKT-12 */
+
+typedef struct cddp_ddp_options {
+    uint32_t size; /* sizeof(cddp_ddp_options) known to the writer */
+    const cddp_parameter *parameters; /* borrowed until create returns; names are copied */
+    size_t parameter_count;
+    const cddp_buffer *buffers;
+    size_t buffer_count;
+    const char *const *parameters_and_buffers_to_ignore; /* names, IGN-01 */
+    size_t ignore_count;
+    cddp_group *group;   /* process_group */
+    cddp_tracer *tracer; /* may be NULL */
+    const cddp_allocator *allocator; /* NULL: the rank's */
+
+    bool broadcast_buffers;          /* true */
+    bool init_sync;                  /* true */
+    double bucket_cap_mb;            /* 0: not given, 25 MiB with the small first bucket (BKT-12) */
+    const double *bucket_cap_mb_list;
+    size_t bucket_cap_mb_list_count;
+    uint64_t first_bucket_bytes;     /* CDDP_DEFAULT_FIRST_BUCKET_BYTES */
+    bool set_last_bucket_cap;        /* DDP_SET_LAST_BUCKET_CAP, BKT-16 */
+    bool find_unused_parameters;
+    bool gradient_as_bucket_view;
+    bool static_graph;
+    bool skip_all_reduce_unused_params;
+    bool batched_grad_copy;
+
+    /* Delayed all-reduce (DEL): both or neither. */
+    const char *const *delay_all_reduce_named_params;
+    size_t delay_all_reduce_count;
+    const char *param_to_hook_all_reduce;
+
+    /* Mixed precision (MIX): CDDP_DTYPE_COUNT means "not set". */
+    cddp_dtype mixed_param_dtype, mixed_reduce_dtype, mixed_buffer_dtype;
+
+    uint32_t sample_rate;            /* LOG-03; 100 */
+    bool join_broadcast_optimizer_state; /* our option against INT-01; false */
+} cddp_ddp_options;
+
+/* PyTorch's defaults (INI-01). Fill in parameters, buffers and group afterwards. */
+CDDP_API cddp_ddp_options cddp_ddp_options_default(void);
+
+/* Verifies and synchronises (INI-08…14), plans buckets, allocates them. Collective over the group. */
+CDDP_API cddp_status cddp_ddp_create(const cddp_ddp_options *options, cddp_ddp **ddp,
+                                     cddp_error *err) CDDP_MUST_CHECK;
+CDDP_API void cddp_ddp_destroy(cddp_ddp *ddp); /* accepts NULL */
+
+/* Position of a named parameter among the reduced ones (its variable index), or -1. */
+CDDP_API int64_t cddp_ddp_variable_index(const cddp_ddp *ddp, const char *name);
+CDDP_API size_t cddp_ddp_variable_count(const cddp_ddp *ddp);
+
+/* ---- one iteration ---- */
+
+/* Steps (1)…(6) of FWD-01. grad_mode false: under no_grad (FWD-07). */
+CDDP_API cddp_status cddp_ddp_forward_begin(cddp_ddp *ddp, bool grad_mode, cddp_error *err) CDDP_MUST_CHECK;
+
+/* FWD-02. reachable: (variable_count) flags from the graph search over the outputs (RED-03), read only when
+** cddp_ddp_wants_graph_search; may be NULL otherwise. */
+CDDP_API bool cddp_ddp_wants_graph_search(const cddp_ddp *ddp);
+CDDP_API cddp_status cddp_ddp_forward_end(cddp_ddp *ddp, const bool *reachable, cddp_error *err) CDDP_MUST_CHECK;
+
+/* The post-accumulate hook of variable i (RED-04). Its gradient is in its slot, or undefined. */
+CDDP_API cddp_status cddp_ddp_mark_variable_ready(cddp_ddp *ddp, size_t variable, cddp_error *err) CDDP_MUST_CHECK;
+
+/* The end of the outermost backward: finalisation (FIN-01), or nothing when nothing was launched. */
+CDDP_API cddp_status cddp_ddp_backward_end(cddp_ddp *ddp, cddp_error *err) CDDP_MUST_CHECK;
+
+/* ---- contexts ---- */
+
+CDDP_API void cddp_ddp_no_sync_begin(cddp_ddp *ddp); /* nests (NSY-01) */
+CDDP_API void cddp_ddp_no_sync_end(cddp_ddp *ddp);
+
+typedef struct cddp_join_options {
+    uint32_t size;
+    bool enable;                       /* true */
+    bool divide_by_initial_world_size; /* true (JON-11) */
+    bool throw_on_early_termination;   /* false */
+    const cddp_tensor *optimizer_state; /* with join_broadcast_optimizer_state: what to broadcast at the end */
+    size_t optimizer_state_count;
+} cddp_join_options;
+
+CDDP_API cddp_join_options cddp_join_options_default(void);
+CDDP_API cddp_status cddp_ddp_join_begin(cddp_ddp *ddp, const cddp_join_options *options, cddp_error *err) CDDP_MUST_CHECK;
+/* This rank has no more inputs: shadows the others until none is active, then the final broadcast. */
+CDDP_API cddp_status cddp_ddp_join_end(cddp_ddp *ddp, cddp_error *err) CDDP_MUST_CHECK;
+
+/* ---- configuration ---- */
+
+/* One hook per ddp (HOOK-03). The table is borrowed; inner is for wrappers, else NULL. */
+CDDP_API cddp_status cddp_ddp_register_comm_hook(cddp_ddp *ddp, const cddp_hook *hook, const cddp_hook *inner,
+                                                 const char *options, cddp_error *err) CDDP_MUST_CHECK;
+CDDP_API void *cddp_ddp_comm_hook_state(cddp_ddp *ddp); /* what create returned; NULL without */
+CDDP_API cddp_status cddp_ddp_set_static_graph(cddp_ddp *ddp, cddp_error *err) CDDP_MUST_CHECK; /* STA-02 */
+/* Sparse metadata (SPA-04): the union of row indices that variable i will carry this iteration. */
+CDDP_API cddp_status cddp_ddp_set_sparse_metadata(cddp_ddp *ddp, size_t variable, const int64_t *rows,
+                                                  size_t row_count, cddp_error *err) CDDP_MUST_CHECK;
+
+typedef cddp_status (*cddp_buffer_hook_fn)(void *context, cddp_group *group, const cddp_buffer *buffers,
+                                           size_t buffer_count, cddp_error *err);
+/* Replaces the buffer broadcast (BUF-07). */
+CDDP_API cddp_status cddp_ddp_register_buffer_hook(cddp_ddp *ddp, cddp_buffer_hook_fn hook, void *context,
+                                                   bool after_forward, cddp_error *err) CDDP_MUST_CHECK;
+/* Re-points buffer i at another tensor (BUF-01): a module may replace its buffers. */
+CDDP_API cddp_status cddp_ddp_set_buffer(cddp_ddp *ddp, const char *name, const cddp_tensor *tensor,
+                                         cddp_error *err) CDDP_MUST_CHECK;
+
+/* Optimizer in backward (OIB): called once per variable of a finished bucket, in bucket order. */
+typedef cddp_status (*cddp_optimizer_fn)(void *context, size_t variable, cddp_grad *grad, cddp_error *err);
+CDDP_API cddp_status cddp_ddp_set_optimizer_in_backward(cddp_ddp *ddp, cddp_optimizer_fn step, void *context,
+                                                        cddp_error *err) CDDP_MUST_CHECK;
+
+CDDP_API cddp_status cddp_ddp_update_process_group(cddp_ddp *ddp, cddp_group *group, cddp_error *err) CDDP_MUST_CHECK;
+CDDP_API void cddp_ddp_remove_autograd_hooks(cddp_ddp *ddp); /* UPG-03 */
+CDDP_API cddp_status cddp_ddp_check_reducer_finalized(cddp_ddp *ddp, cddp_error *err) CDDP_MUST_CHECK; /* UPG-04 */
+
+/* ---- inspection ---- */
+
+typedef struct cddp_bucket_info {
+    uint32_t size;
+    uint32_t generation;
+    cddp_dtype dtype;
+    int64_t numel;
+    uint64_t limit_bytes;     /* BKT-01 */
+    uint32_t variable_count;
+    const uint32_t *variables; /* (variable_count) in bucket order; borrowed until the next rebuild */
+    const int64_t *offsets;    /* (variable_count) elements */
+} cddp_bucket_info;
+
+CDDP_API uint32_t cddp_ddp_bucket_count(const cddp_ddp *ddp);
+CDDP_API cddp_status cddp_ddp_bucket(const cddp_ddp *ddp, uint32_t bucket, cddp_bucket_info *info,
+                                     cddp_error *err) CDDP_MUST_CHECK;
+/* (variable_count) entries of the used map as of the last finalisation (UNU-01). False when there is none. */
+CDDP_API bool cddp_ddp_local_used_map(const cddp_ddp *ddp, int32_t *map);
+
+typedef struct cddp_ddp_logging { /* LOG-01, LOG-02 */
+    uint32_t size;
+    uint32_t world_size, rank;
+    uint64_t parameter_tensor_count, total_parameter_bytes, bucket_cap_bytes, first_bucket_bytes;
+    uint64_t iteration, unused_parameter_bytes, sample_rate;
+    bool broadcast_buffers, find_unused_parameters, gradient_as_bucket_view, static_graph;
+    bool has_rebuilt_buckets, can_set_static_graph, join_uneven_inputs, has_error;
+    const char *backend_name, *comm_hook, *error; /* borrowed until the next call on ddp */
+    const char *dtypes, *bucket_sizes, *rebuilt_bucket_sizes;
+    const char *rebuilt_per_bucket_param_indices, *prev_iteration_grad_ready_order_indices;
+    uint64_t avg_forward_compute_ns, avg_backward_compute_ns, avg_backward_comm_ns;
+    uint64_t avg_backward_compute_comm_overlap_ns;
+    uint64_t growth_count; /* allocations after construction; 0 in steady state */
+} cddp_ddp_logging;
+CDDP_API void cddp_ddp_get_logging(cddp_ddp *ddp, cddp_ddp_logging *logging);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The device port: the only way in which the reducer, the hooks and the collectives touch tensor memory.
+**
+** The same reducer runs on `cpu` (a test), `cuda` (the same test on NCCL), `symbol` (a proof: an element is
+** an exact linear form) and `shape` (a simulation at scale: an element is nothing). Every view carries its
+** device, so code never asks which one it is; it may ask for a capability flag.
+**
+** Lifetime   a device outlives every tensor allocated from it.
+** Threads    as the device says; cpu, symbol and shape are free of shared mutable state per storage.
+** Streams    NULL is the device's default stream. Devices without CDDP_DEVICE_ASYNC run every operation to
+**            completion before returning and ignore the stream.
+** Errors     operations return a status and name the operand that was wrong; nothing is written then.
+*/
+#pragma once
+#include "cddp/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CDDP_DEVICE_ABI 1u
+
+enum {
+    CDDP_DEVICE_VALUES = 1u << 0, /* elements are numbers: read, norm and find_nonfinite mean something */
+    CDDP_DEVICE_EXACT = 1u << 1,  /* arithmetic never rounds (symbol); lossy casts are refused */
+    CDDP_DEVICE_ASYNC = 1u << 2,  /* operations are ordered by streams and events */
+    CDDP_DEVICE_HOST = 1u << 3    /* storage is a host pointer that the CPU may dereference */
+};
+
+typedef struct cddp_stream cddp_stream; /* opaque, made by a device */
+typedef struct cddp_mark cddp_mark;     /* opaque point on a stream ("event" in CUDA's words) */
+
+/* How cddp_device.copy_many treats each pair, see GRD-03 and GRD-04. */
+typedef enum cddp_copy_scale {
+    CDDP_COPY_PLAIN,     /* dst = src */
+    CDDP_COPY_MULTIPLY,  /* dst = src × fl(1/n): reciprocal in f64, rounded to the op's scalar type */
+    CDDP_COPY_DIVIDE     /* dst = src ÷ n, correctly rounded */
+} cddp_copy_scale;
+
+typedef struct cddp_copy_pair {
+    cddp_tensor dst;
+    cddp_tensor src;
+} cddp_copy_pair;
+
+typedef struct cddp_matmul {
+    const cddp_tensor *a; /* (m, k), or (k, m) when a_transposed */
+    const cddp_tensor *b; /* (k, n), or (n, k) when b_transposed */
+    bool a_transposed, b_transposed;
+    bool accumulate; /* dst += instead of dst = */
+} cddp_matmul;
+
+struct cddp_device {
+    uint32_t size; /* sizeof(cddp_device) known to the writer */
+    uint32_t abi;  /* CDDP_DEVICE_ABI */
+    const char *name;
+    uint32_t flags;  /* CDDP_DEVICE_… */
+    uint32_t dtypes; /* CDDP_DTYPE_BIT(…) of every dtype it can hold */
+    void *self;
+
+    /* does: makes storage for numel elements, uninitialised (and poisoned where sanitizers can).
+    ** ownership: the caller gives it back with release, naming the same dtype and numel. */
+    cddp_status (*allocate)(const cddp_device *device, cddp_dtype dtype, int64_t numel, void **storage,
+                            cddp_error *err);
+    void (*release)(const cddp_device *device, cddp_dtype dtype, int64_t numel, void *storage);
+
+    /* does: host bytes (contiguous, logical order) from and to a view. Blocks. */
+    cddp_status (*read)(const cddp_tensor *src, void *host, size_t host_bytes, cddp_error *err);
+    cddp_status (*write)(const cddp_tensor *dst, const void *host, size_t host_bytes, cddp_error *err);
+
+    /* does: dst = src in logical order, sizes equal, dtypes converted round-to-nearest-even. */
+    cddp_status (*copy)(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
+                        cddp_error *err);
+    /* does: every pair, scaled by n as asked; dtypes of a pair are equal unless scale is PLAIN. */
+    cddp_status (*copy_many)(const cddp_device *device, const cddp_copy_pair *pairs, size_t pair_count,
+                             cddp_copy_scale scale, int64_t n, cddp_stream *stream, cddp_error *err);
+    cddp_status (*fill)(const cddp_tensor *dst, double value, cddp_stream *stream, cddp_error *err);
+    /* does: dst = dst op src, element by element; SUM MIN MAX PRODUCT BAND BOR BXOR. */
+    cddp_status (*reduce)(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src,
+                          cddp_stream *stream, cddp_error *err);
+    /* does: dst = src ÷ n, true division in dst's dtype (GRD-04); integers truncate. May be in place. */
+    cddp_status (*divide)(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
+                          cddp_stream *stream, cddp_error *err);
+    /* does: dst = src × fl(1/n) (GRD-03). May be in place. */
+    cddp_status (*multiply_reciprocal)(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
+                                       cddp_stream *stream, cddp_error *err);
+    /* does: dst = src × factor, factor rounded to the op's scalar type first. May be in place. */
+    cddp_status (*scale)(const cddp_tensor *dst, const cddp_tensor *src, double factor,
+                         cddp_stream *stream, cddp_error *err);
+    /* does: dst += alpha × x, product rounded, then sum rounded. */
+    cddp_status (*axpy)(const cddp_tensor *dst, double alpha, const cddp_tensor *x, cddp_stream *stream,
+                        cddp_error *err);
+    /* does: a 2-D product whose k-sum runs in the device's stated order. */
+    cddp_status (*matmul)(const cddp_tensor *dst, const cddp_matmul *operands, cddp_stream *stream,
+                          cddp_error *err);
+
+    /* does: Euclidean norm, accumulated in f64 in the device's stated order. Blocks. */
+    cddp_status (*norm)(const cddp_tensor *src, double *norm, cddp_error *err);
+    /* does: logical index of the first NaN or infinity, or -1. Blocks. */
+    cddp_status (*find_nonfinite)(const cddp_tensor *src, int64_t *index, cddp_error *err);
+    /* does: a 64-bit digest of content in logical order, equal for equal bits on every machine. Blocks. */
+    cddp_status (*digest)(const cddp_tensor *src, uint64_t *digest, cddp_error *err);
+
+    /* Streams and marks. (optional: devices without CDDP_DEVICE_ASYNC leave all seven NULL; callers go
+    ** through cddp_device_stream_* below, which treat NULL as "already in order".) */
+    cddp_status (*stream_create)(const cddp_device *device, cddp_stream **stream, cddp_error *err);
+    void (*stream_destroy)(const cddp_device *device, cddp_stream *stream);
+    cddp_status (*stream_synchronize)(const cddp_device *device, cddp_stream *stream, cddp_error *err);
+    cddp_status (*mark_create)(const cddp_device *device, cddp_mark **mark, cddp_error *err);
+    void (*mark_destroy)(const cddp_device *device, cddp_mark *mark);
+    cddp_status (*mark_record)(const cddp_device *device, cddp_mark *mark, cddp_stream *stream,
+                               cddp_error *err);
+    cddp_status (*mark_wait)(const cddp_device *device, cddp_mark *mark, cddp_stream *stream,
+                             cddp_error *err); /* the stream waits, the host does not */
+};
+
+/* The three devices that need nothing from outside. Returns borrowed static tables. */
+CDDP_API const cddp_device *cddp_device_cpu(void);
+CDDP_API const cddp_device *cddp_device_symbol(void);
+CDDP_API const cddp_device *cddp_device_shape(void);
+
+#ifdef __cplusplus
+}
+#endif

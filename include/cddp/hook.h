@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The comm hook port: what replaces the reducer's all-reduce of a bucket.
+**
+** Exactly as in PyTorch (HOOK-01…13): a hook is called once per bucket per synchronised backward, in bucket
+** order, with the flat buffer; it returns a future of the reduced bucket; the reducer then neither divides
+** nor checks (HOOK-08).
+**
+** A future here is a chain of stages. A stage posts at most a few works and names the continuation that
+** runs when they ended. The reducer advances the futures of all buckets at finalisation, in rounds: every
+** bucket's first stage is awaited in bucket order and continued, then every second stage, and so on. So the
+** order in which continuations post collectives is the same on every rank, whatever the timing.
+**
+** Lifetime   a bucket is borrowed until the future completed. State is created per rank and lives as long as
+**            the reducer it is registered with.
+** Threads    the rank's thread.
+** Errors     a failure inside a hook surfaces from backward (HOOK-04).
+*/
+#pragma once
+#include "cddp/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CDDP_HOOK_ABI 1u
+
+enum {
+    CDDP_HOOK_EXACT = 1u << 0,     /* equals plain pre-divided all-reduce bit for bit */
+    CDDP_HOOK_LOSSY = 1u << 1,     /* obeys a law of its own instead */
+    CDDP_HOOK_STATEFUL = 1u << 2,  /* has state that a checkpoint must keep */
+    CDDP_HOOK_LINEAR = 1u << 3,    /* may run on exact devices (symbol) */
+    CDDP_HOOK_NO_COMM = 1u << 4    /* communicates nothing: replicas are expected to differ */
+};
+
+typedef struct cddp_grad_bucket {
+    uint32_t size;
+    uint32_t index;
+    uint32_t bucket_count;
+    bool is_last; /* index == bucket_count - 1, but see STA-04 for the first static-graph pass */
+    uint32_t generation; /* 0 before the rebuild, 1 after (REB-10) */
+    cddp_tensor buffer;  /* the flat bucket, 1-D; a real tensor of twice the length for c64 (SPA-05) */
+    uint32_t parameter_count;
+    const uint32_t *parameter_ids;  /* (parameter_count) variable indices */
+    const int64_t *offsets;         /* (parameter_count) elements into buffer */
+    const int64_t *lengths;         /* (parameter_count) elements */
+    const cddp_tensor *gradients;   /* (parameter_count) contiguous slices with the parameter's sizes: the
+                                    ** strides of the parameter are ignored (HOOK-06) */
+    const cddp_tensor *parameters;  /* (parameter_count) the parameters themselves */
+    const cddp_grad *sparse;        /* a sparse bucket: its one gradient; else NULL (HOOK-12) */
+} cddp_grad_bucket;
+
+struct cddp_future;
+/* does: the next stage. The works named in the future have ended. Either names new works and a next stage,
+** or leaves future->next NULL and fills future->result. */
+typedef cddp_status (*cddp_stage_fn)(void *self, cddp_grad_bucket *bucket, struct cddp_future *future,
+                                     cddp_error *err);
+
+#define CDDP_FUTURE_WORKS_MAX 4
+typedef struct cddp_future {
+    uint32_t size;
+    uint32_t work_count;
+    cddp_work *works[CDDP_FUTURE_WORKS_MAX]; /* awaited, in this order, before next runs */
+    cddp_stage_fn next;  /* NULL: the future is complete when the works have ended */
+    cddp_tensor result;  /* the reduced bucket: as many elements as buffer, any dtype (HOOK-07) */
+    uint64_t scratch[4]; /* the hook's own, between stages of this bucket */
+} cddp_future;
+
+typedef struct cddp_hook_context {
+    uint32_t size;
+    cddp_group *group; /* the group of the reducer (a documented deviation from HOOK-13) */
+    const cddp_allocator *allocator;
+    cddp_tracer *tracer;  /* may be NULL */
+    const char *options;  /* "key=value,…" or NULL */
+    const struct cddp_hook *inner; /* wrappers: the wrapped hook; else NULL */
+    uint64_t divide_factor; /* informational: W; hooks ignore the effective world size (JON-13) */
+} cddp_hook_context;
+
+/* Where state goes and comes from. Both return false when the medium failed. */
+typedef struct cddp_state_writer {
+    void *context;
+    bool (*write)(void *context, const void *bytes, size_t byte_count);
+} cddp_state_writer;
+typedef struct cddp_state_reader {
+    void *context;
+    bool (*read)(void *context, void *bytes, size_t byte_count);
+} cddp_state_reader;
+
+typedef struct cddp_hook {
+    uint32_t size; /* sizeof(cddp_hook) known to the writer */
+    uint32_t abi;  /* CDDP_HOOK_ABI */
+    const char *name;
+    uint32_t flags; /* CDDP_HOOK_… */
+
+    /* (optional: default no state) does: makes the state of one rank; refuses unknown options by name. */
+    cddp_status (*create)(const cddp_hook_context *context, void **self, cddp_error *err);
+    void (*destroy)(void *self); /* (optional with create) accepts NULL */
+    /* (required) called when: the bucket is complete and it is its turn. blocks: no. */
+    cddp_status (*run)(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future,
+                       cddp_error *err);
+    /* (optional) called when: buckets were rebuilt and indices now name other parameters (REB-10). */
+    cddp_status (*rebuilt)(void *self, uint32_t bucket_count, cddp_error *err);
+    /* (required for STATEFUL hooks) does: everything that a resumed run needs, and nothing of the group. */
+    cddp_status (*save)(void *self, const cddp_state_writer *writer, cddp_error *err);
+    cddp_status (*load)(void *self, const cddp_state_reader *reader, cddp_error *err);
+} cddp_hook;
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A tensor is a borrowed view: device, storage, dtype, sizes and strides. It owns nothing.
+**
+** Lifetime   a view is a plain value; the storage behind it outlives every use of the view.
+** Threads    views may be copied freely; writing through overlapping views is the caller's to order.
+** Errors     constructors of views cannot fail; device operations report through cddp_status.
+*/
+#pragma once
+#include "cddp/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct cddp_device cddp_device;
+
+typedef enum cddp_dtype {
+    CDDP_F64,
+    CDDP_F32,
+    CDDP_F16,  /* IEEE 754 binary16, stored in uint16_t */
+    CDDP_BF16, /* upper half of a binary32, stored in uint16_t */
+    CDDP_C64,  /* two f32: real, imaginary */
+    CDDP_I64,
+    CDDP_I32,
+    CDDP_U8,
+    CDDP_DTYPE_COUNT
+} cddp_dtype;
+
+#define CDDP_DTYPE_BIT(dtype) (1u << (unsigned)(dtype))
+
+typedef enum cddp_red_op {
+    CDDP_RED_SUM,
+    CDDP_RED_AVG,
+    CDDP_RED_MIN,
+    CDDP_RED_MAX,
+    CDDP_RED_PRODUCT,
+    CDDP_RED_PREMUL_SUM, /* every contribution is multiplied by a factor given with the call */
+    CDDP_RED_BAND,
+    CDDP_RED_BOR,
+    CDDP_RED_BXOR,
+    CDDP_RED_COUNT
+} cddp_red_op;
+
+#define CDDP_DIMS_MAX 6
+
+typedef struct cddp_tensor {
+    const cddp_device *device; /* NULL: the undefined tensor */
+    void *storage;             /* what the device's allocate returned; a data pointer on cpu and cuda */
+    int64_t offset;            /* first element of the view, in elements of dtype */
+    cddp_dtype dtype;
+    uint32_t dim_count;
+    int64_t sizes[CDDP_DIMS_MAX];   /* (dim_count) elements */
+    int64_t strides[CDDP_DIMS_MAX]; /* (dim_count) elements */
+} cddp_tensor;
+
+/* What `.grad` of a parameter is. Undefined is not zero: an optimizer skips an undefined gradient. */
+typedef enum cddp_grad_kind { CDDP_GRAD_UNDEFINED, CDDP_GRAD_DENSE, CDDP_GRAD_SPARSE } cddp_grad_kind;
+
+/* The `.grad` slot of one parameter, shared by the engine that accumulates into it, the reducer that
+** averages it and the optimizer that consumes it.
+**   value  DENSE: a view with the parameter's sizes, of `home` or of a bucket (gradient_as_bucket_view).
+**          SPARSE: (row_count, rest of the parameter's sizes), one row per entry of `rows`.
+**   home   private storage with the parameter's layout, made on first need and kept for reuse, so that
+**          dropping a gradient and making it again allocates nothing; undefined until then.
+**   rows   SPARSE only: (row_count) i64, strictly increasing once coalesced.                          */
+typedef struct cddp_grad {
+    cddp_grad_kind kind;
+    bool requires_grad; /* made under create_graph: its own history continues (GRD-09) */
+    cddp_tensor value;
+    cddp_tensor home;
+    cddp_tensor rows;
+} cddp_grad;
+
+CDDP_API const char *cddp_dtype_name(cddp_dtype dtype); /* "f32"; "?" when out of range */
+CDDP_API size_t cddp_dtype_bytes(cddp_dtype dtype);     /* bytes of one element */
+CDDP_API bool cddp_dtype_is_float(cddp_dtype dtype);    /* f64 f32 f16 bf16; c64 is not */
+CDDP_API const char *cddp_red_op_name(cddp_red_op op);  /* "sum" */
+
+/* Number of elements; 1 for a tensor without dimensions, 0 when any size is 0. */
+CDDP_API int64_t cddp_tensor_numel(const cddp_tensor *t);
+CDDP_API bool cddp_tensor_is_contiguous(const cddp_tensor *t);
+/* True when the elements fill their memory range exactly once, in any dimension order (BKT-19). */
+CDDP_API bool cddp_tensor_is_dense(const cddp_tensor *t);
+/* A contiguous view of dim_count sizes starting at element `offset` of storage. */
+CDDP_API cddp_tensor cddp_tensor_of(const cddp_device *device, void *storage, int64_t offset,
+                                    cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count);
+/* A contiguous one-dimensional view of numel elements starting `start` elements into a contiguous t. */
+CDDP_API cddp_tensor cddp_tensor_slice(const cddp_tensor *t, int64_t start, int64_t numel);
+
+#ifdef __cplusplus
+}
+#endif

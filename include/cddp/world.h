@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The world port: what a rank program lives in. Time, waiting, choice and memory come only from here.
+**
+** Implemented by the simulator (ranks are fibers on one thread, time is virtual) and by the process world
+** (ranks are processes, time is real). A rank program that blocks anywhere else is not reproducible.
+**
+** Lifetime   a cddp_rank is made by the world's launch and borrowed by the program until it returns.
+** Threads    a rank handle is used only by the program it was given to.
+** Errors     launch fails only when ranks could not be started; how each rank ended is in its result.
+*/
+#pragma once
+#include "cddp/alloc.h"
+#include "cddp/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CDDP_WORLD_ABI 1u
+#define CDDP_CHOICE_OPTIONS_MAX 4096u
+
+typedef struct cddp_world_ops cddp_world_ops;
+
+/* A rank inside a world. A world embeds it as the first member of its own record. */
+typedef struct cddp_rank {
+    const cddp_world_ops *ops;
+    void *world;
+    uint32_t rank;
+    uint32_t world_size;
+    const cddp_allocator *allocator; /* memory of this rank; the simulator's lives in its block */
+} cddp_rank;
+
+/* The kinds of nondeterminism. Every one of them goes through cddp_world_ops.choose. */
+typedef enum cddp_choice_kind {
+    CDDP_CHOICE_RUN,      /* which runnable rank goes next */
+    CDDP_CHOICE_READY,    /* which gradient becomes ready next on this rank */
+    CDDP_CHOICE_COMPLETE, /* which outstanding operation completes next */
+    CDDP_CHOICE_ORDER,    /* which contribution is reduced next ("any order" algorithm) */
+    CDDP_CHOICE_DELAY,    /* how long a message or a computation takes */
+    CDDP_CHOICE_FAULT,    /* whether and how a fault strikes */
+    CDDP_CHOICE_USER,     /* a choice of the scenario: a branch, a used set, a sync flag */
+    CDDP_CHOICE_KIND_COUNT
+} cddp_choice_kind;
+
+typedef struct cddp_choice {
+    uint32_t size; /* sizeof(cddp_choice) known to the writer */
+    cddp_choice_kind kind;
+    uint32_t rank;         /* who chooses; UINT32_MAX for the world itself */
+    uint32_t option_count; /* >= 1; a choice with one option is not recorded */
+    const uint64_t *options; /* borrows: (option_count) semantic ids (parameter, rank, sequence…), or NULL
+                             ** when the option is its own index. fifo is option 0. */
+    const char *name;      /* static text, "ready" */
+} cddp_choice;
+
+typedef cddp_status (*cddp_rank_fn)(cddp_rank *rank, void *argument, cddp_error *err);
+
+typedef enum cddp_rank_end {
+    CDDP_RANK_RETURNED, /* status and error say how */
+    CDDP_RANK_KILLED,   /* by a signal or a planted fault; detail is the signal number */
+    CDDP_RANK_HUNG,     /* the world ended while it waited */
+    CDDP_RANK_CRASHED   /* exited without a result; detail is the exit code */
+} cddp_rank_end;
+
+typedef struct cddp_rank_result {
+    uint32_t size;
+    cddp_rank_end end;
+    cddp_status status;
+    int32_t detail;
+    cddp_error error;
+} cddp_rank_result;
+
+struct cddp_world_ops {
+    uint32_t size;
+    uint32_t abi; /* CDDP_WORLD_ABI */
+    const char *name;
+
+    /* does: runs program on every rank and returns when all have ended. blocks: yes.
+    ** results: (world_size) filled for every rank of this process. */
+    cddp_status (*launch)(void *world, cddp_rank_fn program, void *argument, cddp_rank_result *results,
+                          cddp_error *err);
+    /* does: nanoseconds since the world began. */
+    uint64_t (*now_ns)(cddp_rank *rank);
+    /* does: lets nanoseconds pass without work. blocks: this rank. */
+    cddp_status (*sleep_ns)(cddp_rank *rank, uint64_t duration_ns, cddp_error *err);
+    /* does: accounts duration_ns of computation. Virtual time passes in the simulator; the process world
+    ** passes it as real time only when it was opened to simulate compute, else returns at once. */
+    cddp_status (*compute)(cddp_rank *rank, uint64_t duration_ns, const char *label, cddp_error *err);
+    /* does: one numbered decision; returns an index < option_count. Without a chooser: 0 (fifo). */
+    uint32_t (*choose)(cddp_rank *rank, const cddp_choice *choice);
+    /* does: lets other ranks run; a no-op where ranks are processes. */
+    void (*yield)(cddp_rank *rank);
+};
+
+#ifdef __cplusplus
+}
+#endif
