@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A scenario as data: what is trained, on which ranks, under which circumstances, and what is expected.
+**
+** A plan is made with every default filled in, changed key by key (by the TOML reader, by --set, by a test),
+** then checked as a whole and run. Every key has a path ("ddp.bucket_cap_mb"); the key table behind
+** cddp_plan_key is what the reader, the overrides, the documentation and `cddp-verify list keys` are made of.
+**
+** Lifetime   a plan owns its strings and arrays; everything in it is borrowed until destroy.
+** Threads    a plan is read-only while a run uses it.
+** Errors     setting a key names the key, the value and what would have been accepted.
+*/
+#pragma once
+#include "cddp/alloc.h"
+#include "cddp/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CDDP_PLAN_SCHEMA 1
+
+/* Which ranks, steps or micro-steps something applies to. No terms: all of them.
+** As text: "0", "0-3", "1%2" (n mod 2 == 1), and lists of these separated by commas. */
+#define CDDP_SELECTOR_TERMS_MAX 8
+typedef struct cddp_selector {
+    uint32_t term_count;
+    struct {
+        uint32_t first, last; /* inclusive */
+        uint32_t modulus, remainder; /* modulus 0: every number of the range */
+    } terms[CDDP_SELECTOR_TERMS_MAX];
+} cddp_selector;
+
+CDDP_API bool cddp_selector_has(const cddp_selector *selector, uint32_t number);
+
+typedef struct cddp_text_list {
+    const char *const *items;
+    size_t count;
+} cddp_text_list;
+
+typedef struct cddp_f64_list {
+    const double *items;
+    size_t count;
+} cddp_f64_list;
+
+typedef struct cddp_u32_list {
+    const uint32_t *items;
+    size_t count;
+} cddp_u32_list;
+
+/* ---- what every rank has, and what [[rank]] tables may change for some of them ---- */
+
+typedef struct cddp_plan_model {
+    const char *name;
+    const char *options; /* "key=value,…" as the model documents them */
+    const char *dtype;   /* "f32" */
+    const char *device;  /* "cpu" "symbol" "shape" */
+    int64_t init;        /* 0 shared seed, 1 a seed of its own on every rank */
+    cddp_text_list freeze;      /* patterns of parameters that do not require grad */
+    cddp_text_list ignore;      /* parameters_and_buffers_to_ignore */
+} cddp_plan_model;
+
+typedef struct cddp_plan_ddp {
+    bool broadcast_buffers, init_sync, find_unused_parameters, gradient_as_bucket_view, static_graph;
+    bool skip_all_reduce_unused_params, batched_grad_copy, set_last_bucket_cap, join_broadcast_optimizer_state;
+    double bucket_cap_mb;
+    cddp_f64_list bucket_cap_mb_list;
+    uint64_t first_bucket_bytes;
+    int64_t wrap_count; /* how many times register_comm_hook is called; 0 without a hook */
+} cddp_plan_ddp;
+
+typedef struct cddp_plan_hook {
+    const char *name;    /* NULL: none, the reducer divides and all-reduces */
+    const char *options; /* "key=value,…" */
+    const char *inner;   /* wrappers: the wrapped hook */
+} cddp_plan_hook;
+
+typedef struct cddp_plan_train {
+    uint64_t steps;       /* optimizer steps */
+    uint64_t micro_steps; /* forwards and backwards per step; all but the last run under no_sync */
+    int64_t zero_grad;    /* 0 set to none, 1 fill with zeros, 2 keep */
+    int64_t loss;         /* 0 sum of dyadic weights, 1 mean over the micro-batch, 2 plain sum, 3 mean over tokens */
+    double lr_decay;      /* factor on every optimizer's learning rate per step */
+    uint64_t forward_us, backward_us; /* virtual cost of one forward, and of each gradient */
+    uint64_t checkpoint_step; /* save after this step; 0: never */
+    uint64_t resume_step;     /* throw everything away before this step and load; 0: never */
+    bool guard_inputs;        /* exact inputs: small integers over powers of two */
+} cddp_plan_train;
+
+typedef struct cddp_plan_data {
+    uint64_t samples;      /* per rank and micro-step */
+    uint64_t dataset_size; /* 0: large enough for the whole run */
+    int64_t padding;       /* 0 wrap around, 1 drop the last, 2 uneven */
+    bool shuffle;          /* a new order every epoch */
+    uint64_t inputs;       /* steps for which this rank has inputs; 0: all (join) */
+    int64_t seed_policy;   /* 0 shared by all ranks, 1 distinct */
+} cddp_plan_data;
+
+typedef struct cddp_plan_amp {
+    bool enable;
+    double init_scale, growth_factor, backoff_factor;
+    uint64_t growth_interval;
+} cddp_plan_amp;
+
+typedef struct cddp_plan_clip {
+    double max_norm; /* 0: no clipping */
+    int64_t place;   /* 0 after unscale, 1 before unscale, 2 before the reduction */
+} cddp_plan_clip;
+
+typedef struct cddp_plan_join {
+    bool enable, divide_by_initial_world_size, throw_on_early_termination;
+} cddp_plan_join;
+
+typedef struct cddp_plan_settings {
+    cddp_plan_model model;
+    cddp_plan_ddp ddp;
+    cddp_plan_hook hook;
+    cddp_plan_train train;
+    cddp_plan_data data;
+    cddp_plan_amp amp;
+    cddp_plan_clip clip;
+    cddp_plan_join join;
+} cddp_plan_settings;
+
+/* One line of a [[rank]] table: on these ranks, this key has this value. */
+typedef struct cddp_plan_override {
+    cddp_selector ranks;
+    const char *key;   /* "ddp.find_unused_parameters" */
+    const char *value; /* as --set takes it */
+} cddp_plan_override;
+
+/* ---- tables that may appear several times ---- */
+
+typedef struct cddp_plan_optimizer {
+    const char *name;
+    const char *kind; /* "sgd" "adam" "adamw" "adagrad" */
+    cddp_text_list parameters; /* patterns; empty: all */
+    cddp_selector steps;       /* when it steps */
+    double lr, momentum, dampening, weight_decay, beta1, beta2, eps;
+    bool nesterov;
+} cddp_plan_optimizer;
+
+typedef struct cddp_plan_group {
+    const char *name;
+    cddp_u32_list members;
+} cddp_plan_group;
+
+/* A collective that the training program issues by itself, between those of the reducer. */
+typedef struct cddp_plan_collective {
+    cddp_selector ranks, steps;
+    const char *group; /* NULL: the group of the reducer */
+    int64_t op;        /* cddp_op */
+    int64_t place;     /* 0 before forward, 1 before backward, 2 after backward, 3 after the step */
+    uint64_t numel;
+    const char *dtype;
+    uint64_t root;
+} cddp_plan_collective;
+
+/* A [[when]] table: at these places the iteration differs. Fields keep CDDP_PLAN_UNSET where not given;
+** of several tables that apply, the last one decides each field. */
+#define CDDP_PLAN_UNSET INT64_MIN
+typedef struct cddp_plan_when {
+    cddp_selector ranks, steps, micro_steps;
+    int64_t sync;          /* the sync flag as forward sees it */
+    int64_t sync_backward; /* the flag as it is around backward (FWD-03); follows sync */
+    int64_t forwards;      /* 1; forwards before the backward */
+    int64_t backwards;     /* 1; 0 forward only, 2 again over the retained graph */
+    int64_t backward_each; /* with forwards > 1: a backward per forward instead of one through the sum */
+    int64_t grad_mode;     /* 1; 0: under no_grad */
+    int64_t bypass;        /* 1: forward of the inner module, the wrapper is not armed */
+    int64_t samples;
+    int64_t branch;        /* which way control flow goes */
+    cddp_text_list outputs; /* names of the outputs that enter the loss; not given: all */
+    bool outputs_given;
+    cddp_text_list uses;   /* "module=0", "module=2": how often a module runs */
+    int64_t ready;         /* 0 the engine's order, 1 reversed, 2 seeded shuffle, 3 the world chooses, 4 listed */
+    cddp_text_list ready_order; /* parameter names, first ready first */
+    int64_t skip;          /* 0 nothing, 1 the backward, 2 the optimizer step, 3 the whole micro-step */
+    int64_t stop;          /* 1: this rank leaves the loop before this step */
+    int64_t poison;        /* 0 nothing, 1 NaN, 2 infinity in a local gradient before it is reduced */
+    const char *poison_parameter;
+    int64_t abort_after;   /* leave the backward after so many gradients */
+    int64_t early_step;    /* 1: the optimizer steps before backward ended */
+    int64_t touch_buffers; /* 1: this rank adds its rank number to every buffer before forward */
+    int64_t touch_parameters; /* 1: this rank adds 1 to every parameter after the step */
+    int64_t compute_us;    /* extra time before the forward */
+} cddp_plan_when;
+
+typedef struct cddp_plan_fault {
+    const char *kind; /* as `cddp-verify list faults` names them */
+    int64_t rank, peer; /* -1: none */
+    uint64_t at_us, duration_us;
+    double factor;
+} cddp_plan_fault;
+
+/* ---- the circumstances ---- */
+
+typedef struct cddp_plan_world {
+    uint64_t size;
+    uint64_t seed;
+    const char *backend;
+    const char *backend_options;
+    uint64_t timeout_ms;    /* of every operation; 0: the backend's */
+    uint64_t in_flight_max; /* slots per rank; 0: unbounded */
+} cddp_plan_world;
+
+typedef struct cddp_plan_network {
+    uint64_t latency_ns;
+    double bandwidth_gbps;
+    const char *algorithm; /* of the simulator's all-reduce */
+} cddp_plan_network;
+
+typedef struct cddp_plan_schedule {
+    const char *chooser; /* "fifo" "random" "replay" */
+    const char *string;  /* replay: the choices */
+} cddp_plan_schedule;
+
+/* ---- what is expected ---- */
+
+typedef enum cddp_expectation {
+    CDDP_EXPECT_VERIFIED,
+    CDDP_EXPECT_FINDINGS,
+    CDDP_EXPECT_ERROR /* ranks end with an error, on purpose */
+} cddp_expectation;
+
+typedef struct cddp_plan_finding {
+    const char *check;
+    int64_t rank, step, bucket; /* CDDP_PLAN_UNSET: any */
+    const char *parameter;      /* NULL: any */
+    const char *words;          /* must appear in the title or a side; NULL: any */
+} cddp_plan_finding;
+
+typedef struct cddp_plan_expect {
+    int64_t verdict;   /* cddp_expectation */
+    cddp_text_list error; /* each must appear in the error of some rank */
+    cddp_text_list also;  /* checks that may report besides the findings named */
+    cddp_text_list exercised; /* checks that must have had something to judge */
+    cddp_text_list marks;     /* coverage marks that must be reached */
+    const cddp_plan_finding *findings;
+    size_t finding_count;
+} cddp_plan_expect;
+
+typedef struct cddp_plan_memory cddp_plan_memory;
+
+typedef struct cddp_plan {
+    uint32_t size; /* sizeof(cddp_plan) known to the writer */
+    const char *source; /* the file it came from, or NULL */
+    const char *text;   /* the whole file as read, for provenance, or NULL */
+    int64_t schema;
+    const char *title;
+    const char *about;
+    cddp_text_list tags; /* the statements it exercises: "UNU-04", "TI-B-03", "ZOO-19" */
+    cddp_plan_world world;
+    cddp_plan_network network;
+    cddp_plan_schedule schedule;
+    cddp_plan_settings settings;
+    const cddp_plan_override *overrides;
+    size_t override_count;
+    const cddp_plan_optimizer *optimizers;
+    size_t optimizer_count;
+    const cddp_plan_group *groups;
+    size_t group_count;
+    const cddp_plan_collective *collectives;
+    size_t collective_count;
+    const cddp_plan_when *whens;
+    size_t when_count;
+    const cddp_plan_fault *faults;
+    size_t fault_count;
+    cddp_plan_expect expect;
+    cddp_plan_memory *memory;
+} cddp_plan;
+
+/* Every default in force: model mlp, two ranks, the simulator, plain SGD, expected to be verified. */
+CDDP_API cddp_status cddp_plan_create(const cddp_allocator *allocator, cddp_plan **plan, cddp_error *err) CDDP_MUST_CHECK;
+CDDP_API void cddp_plan_destroy(cddp_plan *plan); /* accepts NULL */
+
+/* Sets one key from text, as `--set ddp.bucket_cap_mb=1` does. Elements of tables that repeat are named by
+** position and made when it is the next one: "optimizer.0.lr", "when.2.sync". */
+CDDP_API cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, cddp_error *err) CDDP_MUST_CHECK;
+
+/* Refuses contradictions, naming both keys. */
+CDDP_API cddp_status cddp_plan_check(const cddp_plan *plan, cddp_error *err) CDDP_MUST_CHECK;
+
+/* The settings of one rank: the common ones with the overrides for it applied. Strings are the plan's. */
+CDDP_API cddp_status cddp_plan_rank_settings(const cddp_plan *plan, uint32_t rank, cddp_plan_settings *settings,
+                                             cddp_error *err) CDDP_MUST_CHECK;
+
+/* Equal for equal plans on every machine; titles, tags and expectations do not count. */
+CDDP_API uint64_t cddp_plan_digest(const cddp_plan *plan);
+
+/* ---- the key table ---- */
+
+typedef enum cddp_key_type {
+    CDDP_KEY_FLAG,
+    CDDP_KEY_INTEGER,
+    CDDP_KEY_UNSIGNED,
+    CDDP_KEY_NUMBER,
+    CDDP_KEY_TEXT,
+    CDDP_KEY_CHOICE, /* one of the words in `choices` */
+    CDDP_KEY_SELECTOR,
+    CDDP_KEY_TEXTS,
+    CDDP_KEY_NUMBERS,
+    CDDP_KEY_UNSIGNEDS
+} cddp_key_type;
+
+typedef struct cddp_key_info {
+    uint32_t size;
+    const char *path;    /* "ddp.bucket_cap_mb"; "when[].sync" in a table that repeats */
+    cddp_key_type type;
+    const char *choices; /* "none|zero|keep", or NULL */
+    const char *initial; /* the default as text; "" when there is none */
+    double low, high;    /* of numbers */
+    bool per_rank;       /* may stand in a [[rank]] table */
+    const char *doc;
+} cddp_key_info;
+
+/* The i-th key in the order of the documentation; false past the end. */
+CDDP_API bool cddp_plan_key(size_t index, cddp_key_info *info);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Running a plan on a world and judging what happened.
+**
+** cddp_run launches one rank program per rank, lets every rank's events flow to the sinks, merges them in
+** (time, rank, sequence) order, shows them to every check of the registry and compares the findings with
+** what the plan expects.
+**
+** Lifetime   the world, backend, registry and sinks are borrowed for the call. A verdict owns its texts.
+** Threads    one thread.
+** Errors     a failure to run (no memory, a world that cannot start) is an error. A rank that ended with an
+**            error, a hang and a broken invariant are part of the verdict, not errors.
+*/
+#pragma once
+#include "cddp/backend.h"
+#include "cddp/check.h"
+#include "cddp/plan.h"
+#include "cddp/registry.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Numbers are the exit codes of cddp-verify. */
+typedef enum cddp_outcome {
+    CDDP_OUTCOME_VERIFIED = 0,
+    CDDP_OUTCOME_FINDINGS = 1,
+    CDDP_OUTCOME_ERROR = 2,       /* the plan could not be run as written */
+    CDDP_OUTCOME_ENVIRONMENT = 3, /* a backend or device is absent */
+    CDDP_OUTCOME_INCONCLUSIVE = 4
+} cddp_outcome;
+
+typedef struct cddp_exercise {
+    const char *check; /* "I-USED" */
+    const char *how;   /* the first reason given */
+    uint64_t count;
+} cddp_exercise;
+
+typedef struct cddp_mark_count {
+    const char *name;
+    uint64_t count;
+} cddp_mark_count;
+
+typedef struct cddp_verdict_rank {
+    uint32_t size;
+    cddp_rank_result result;
+    uint64_t events;
+} cddp_verdict_rank;
+
+typedef struct cddp_verdict_memory cddp_verdict_memory;
+
+typedef struct cddp_verdict {
+    uint32_t size;
+    cddp_outcome outcome; /* what happened, measured against what the plan expects */
+    bool as_expected;     /* the plan expected findings or an error, and exactly these came */
+    const char *summary;  /* one sentence */
+    const char *reason;   /* why it is not verified: what was missing or unexpected; "" when verified */
+    const cddp_finding *findings; /* in order of (step, time); the first is the one to look at */
+    size_t finding_count;
+    const cddp_exercise *exercises; /* in registry order; only those with count > 0 */
+    size_t exercise_count;
+    const cddp_mark_count *marks;
+    size_t mark_count;
+    const cddp_verdict_rank *ranks;
+    size_t rank_count;
+    uint64_t event_count;
+    uint64_t trace_digest;    /* of the merged trace */
+    uint64_t timeless_digest; /* the same without times */
+    uint64_t plan_digest;
+    uint64_t time_ns;         /* of the last event, in the world's time */
+    cddp_verdict_memory *memory;
+} cddp_verdict;
+
+typedef struct cddp_run_options {
+    uint32_t size;
+    const cddp_plan *plan;
+    const cddp_world_ops *world_ops;
+    void *world;
+    const cddp_backend *backend;
+    const cddp_registry *registry; /* hooks and checks */
+    cddp_trace_level level;        /* CDDP_TRACE_DIGEST for judging */
+    const cddp_trace_sink *const *sinks; /* besides the judge: the store, a recorder */
+    size_t sink_count;
+    bool judge;                    /* false: run only; the verdict has no findings */
+    bool oracle;                   /* compare with single-process training */
+    const cddp_allocator *allocator;
+} cddp_run_options;
+
+CDDP_API cddp_run_options cddp_run_options_default(void);
+CDDP_API cddp_status cddp_run(const cddp_run_options *options, cddp_verdict **verdict, cddp_error *err) CDDP_MUST_CHECK;
+
+/* Judges a trace that was recorded earlier: replay is called once and emits every event in merged order. */
+typedef cddp_status (*cddp_replay_fn)(void *source, const cddp_trace_sink *sink, cddp_error *err);
+CDDP_API cddp_status cddp_judge(const cddp_plan *plan, const cddp_registry *registry, cddp_replay_fn replay, void *source,
+                                cddp_verdict **verdict, cddp_error *err) CDDP_MUST_CHECK;
+
+CDDP_API void cddp_verdict_destroy(cddp_verdict *verdict); /* accepts NULL */
+
+#ifdef __cplusplus
+}
+#endif
