@@ -1,65 +1,169 @@
 # SPDX-License-Identifier: Apache-2.0
 # The few helpers that every CMakeLists.txt of the tree uses. Flags live on one target, cddp_options.
+#
+#   cddp_module       one module of the layer table: an archive that unit tests link, objects for the library
+#   cddp_def_sources  the source list that the rows of a .def file name
+#   cddp_backend      one transport: compiled in, a loadable module beside the program, or absent with a reason
+#   cddp_program      an executable made of every module, able to load plugins
+#   cddp_test         a cmocka executable registered with CTest
+
+include(GNUInstallDirs)
 
 add_library(cddp_options INTERFACE)
 target_include_directories(cddp_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 target_compile_features(cddp_options INTERFACE c_std_11)
-set(CDDP_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wvla)
 # Contraction is off everywhere: with it "the same run" differs by compiler (docs/determinism.md).
 target_compile_options(cddp_options INTERFACE
   -ffp-contract=off -fno-fast-math -fvisibility=hidden
-  $<$<COMPILE_LANGUAGE:C>:${CDDP_WARNINGS} -Wstrict-prototypes -Wmissing-prototypes>
+  # Traces and reports name source files; they must not depend on where the tree was unpacked.
+  -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=
+  $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wshadow -Wconversion -Wvla -Wstrict-prototypes -Wmissing-prototypes>
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow>)
+
 option(CDDP_WERROR "Warnings are errors" OFF)
 if(CDDP_WERROR)
   target_compile_options(cddp_options INTERFACE -Werror)
 endif()
+
 set(CDDP_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them: address,undefined or thread")
 if(CDDP_SANITIZE)
-  target_compile_options(cddp_options INTERFACE -fsanitize=${CDDP_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_compile_options(cddp_options INTERFACE
+    -fsanitize=${CDDP_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(cddp_options INTERFACE -fsanitize=${CDDP_SANITIZE})
 endif()
+
+option(CDDP_COVERAGE "Instrument for gcov" OFF)
+if(CDDP_COVERAGE)
+  target_compile_options(cddp_options INTERFACE --coverage -fprofile-update=atomic)
+  target_link_options(cddp_options INTERFACE --coverage)
+endif()
+
+option(CDDP_SHARED "Also build and install libcddp as a shared library" OFF)
+
 set(CMAKE_C_STANDARD 11)
 set(CMAKE_C_STANDARD_REQUIRED ON)
 set(CMAKE_C_EXTENSIONS OFF)
 set(CMAKE_CXX_STANDARD 17)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
-# cddp_module(base SOURCES a.c b.c USES x y LINK libs): one module, linking only its row of the layer table.
-# Its archive cddp_<name> is what unit tests link; its objects go into the library.
+# cddp_module(base SOURCES a.c b.c USES x y [LINK libs] [LIBRARY cddp_store | NONE])
+#
+# One module, linking only its row of the layer table: a unit test that links cddp_<name> fails to link when
+# the module calls upwards. Its objects go into LIBRARY: `cddp` (the default: plain C, no outside library but
+# libm), another one for a part with outside dependencies, or NONE for what only programs contain.
 function(cddp_module name)
-  cmake_parse_arguments(M "PRIVATE_MODULE" "" "SOURCES;USES;LINK" ${ARGN})
+  cmake_parse_arguments(M "" "LIBRARY" "SOURCES;USES;LINK" ${ARGN})
+  if(M_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "cddp_module(${name}): unknown arguments ${M_UNPARSED_ARGUMENTS}")
+  endif()
+  if(NOT M_LIBRARY)
+    set(M_LIBRARY cddp)
+  endif()
   add_library(cddp_${name} STATIC ${M_SOURCES})
   target_link_libraries(cddp_${name} PUBLIC cddp_options)
   foreach(use IN LISTS M_USES)
     target_link_libraries(cddp_${name} PUBLIC cddp_${use})
   endforeach()
   target_link_libraries(cddp_${name} PUBLIC ${M_LINK})
-  if(NOT M_PRIVATE_MODULE)
-    set_property(GLOBAL APPEND PROPERTY CDDP_LIBRARY_MODULES cddp_${name})
+  set_property(GLOBAL APPEND PROPERTY CDDP_MODULES cddp_${name})
+  set_property(GLOBAL APPEND PROPERTY CDDP_MODULE_LINKS ${M_LINK})
+  if(NOT M_LIBRARY STREQUAL NONE)
+    set_property(GLOBAL APPEND PROPERTY CDDP_LIBRARIES ${M_LIBRARY})
+    set_property(GLOBAL APPEND PROPERTY CDDP_MODULES_OF_${M_LIBRARY} cddp_${name})
+    set_property(GLOBAL APPEND PROPERTY CDDP_LINKS_OF_${M_LIBRARY} ${M_LINK})
+    if("${M_SOURCES}" MATCHES "\\.cc(;|$)")
+      set_property(GLOBAL PROPERTY CDDP_LANGUAGE_OF_${M_LIBRARY} CXX)
+    endif()
   endif()
 endfunction()
 
-# Assembles the installed library from every module.
-function(cddp_assemble_library)
-  get_property(modules GLOBAL PROPERTY CDDP_LIBRARY_MODULES)
+# cddp_def_sources(out hooks.def CD_HOOK): `<first argument>.c` of every row `CD_HOOK(name, …)`, in order.
+# Editing the .def file reruns CMake, so a row is all it takes to compile a new part.
+function(cddp_def_sources out def macro)
+  get_filename_component(path ${def} ABSOLUTE BASE_DIR ${CMAKE_CURRENT_SOURCE_DIR})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
+  file(STRINGS ${path} rows REGEX "^${macro}\\(")
+  set(sources "")
+  foreach(row IN LISTS rows)
+    string(REGEX REPLACE "^${macro}\\( *([a-z0-9_]+).*" "\\1.c" source "${row}")
+    list(APPEND sources ${source})
+  endforeach()
+  if(NOT sources)
+    message(FATAL_ERROR "${path} has no ${macro}(…) row")
+  endif()
+  set(${out} ${sources} PARENT_SCOPE)
+endfunction()
+
+include(${CMAKE_CURRENT_LIST_DIR}/CddpBackends.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/CddpInstall.cmake)
+
+# Makes the libraries from the objects of their modules. Called once, after the last module.
+function(cddp_assemble_libraries)
+  get_property(libraries GLOBAL PROPERTY CDDP_LIBRARIES)
+  list(REMOVE_DUPLICATES libraries)
+  foreach(library IN LISTS libraries)
+    cddp_assemble_one(${library} ${library} STATIC)
+    if(CDDP_SHARED AND library STREQUAL cddp)
+      cddp_assemble_one(cddp cddp_shared SHARED)
+      set_target_properties(cddp_shared PROPERTIES OUTPUT_NAME cddp VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+    endif()
+  endforeach()
+  cddp_install()
+endfunction()
+
+function(cddp_assemble_one library target type)
+  get_property(modules GLOBAL PROPERTY CDDP_MODULES_OF_${library})
+  get_property(links GLOBAL PROPERTY CDDP_LINKS_OF_${library})
+  get_property(language GLOBAL PROPERTY CDDP_LANGUAGE_OF_${library})
   set(objects "")
   foreach(module IN LISTS modules)
-    get_target_property(links ${module} LINK_LIBRARIES)
     list(APPEND objects $<TARGET_OBJECTS:${module}>)
   endforeach()
-  add_library(cddp ${objects})
-  add_library(cddp::cddp ALIAS cddp)
-  set_target_properties(cddp PROPERTIES LINKER_LANGUAGE CXX)
-  target_include_directories(cddp PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
-  target_link_libraries(cddp PRIVATE $<BUILD_INTERFACE:cddp_options>)
-  target_link_libraries(cddp PUBLIC m)
+  add_library(${target} ${type} ${objects})
+  string(REGEX REPLACE "^cddp_" "" short ${target})
+  add_library(cddp::${short} ALIAS ${target})
+  if(NOT language)
+    set(language C)
+  endif()
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE ${language} EXPORT_NAME ${short})
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  if(NOT library STREQUAL cddp)
+    target_link_libraries(${target} PUBLIC cddp)
+  endif()
+  target_link_libraries(${target} PUBLIC ${links} m)
+  if(CDDP_SANITIZE)
+    target_link_options(${target} PUBLIC -fsanitize=${CDDP_SANITIZE})
+  endif()
+endfunction()
+
+# cddp_program(cddp-verify SOURCES main.c … [LINK libs]): an executable in bin/ that contains every module
+# whole, so that plugins find the public symbols whether or not the program itself calls them.
+function(cddp_program name)
+  cmake_parse_arguments(P "" "" "SOURCES;LINK" ${ARGN})
+  get_property(modules GLOBAL PROPERTY CDDP_MODULES)
+  get_property(links GLOBAL PROPERTY CDDP_MODULE_LINKS)
+  set(objects "")
+  foreach(module IN LISTS modules)
+    list(APPEND objects $<TARGET_OBJECTS:${module}>)
+  endforeach()
+  add_executable(${name} ${P_SOURCES} ${objects})
+  target_link_libraries(${name} PRIVATE cddp_options ${links} ${P_LINK} ${CMAKE_DL_LIBS} m)
+  set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+  if(CMAKE_CXX_COMPILER)
+    # Objects do not say their language; some are C++.
+    set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+  endif()
 endfunction()
 
 # cddp_test(reducer SOURCES reducer_test.c USES ddp sim LABELS unit TIMEOUT 60): a cmocka executable.
 function(cddp_test name)
   cmake_parse_arguments(T "RUN_SERIAL" "TIMEOUT" "SOURCES;USES;LABELS;LINK;ARGS" ${ARGN})
+  if(T_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "cddp_test(${name}): unknown arguments ${T_UNPARSED_ARGUMENTS}")
+  endif()
   add_executable(${name}_test ${T_SOURCES})
   target_link_libraries(${name}_test PRIVATE cddp_test_support)
   foreach(use IN LISTS T_USES)
@@ -73,8 +177,16 @@ function(cddp_test name)
   if(NOT T_LABELS)
     set(T_LABELS unit)
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}" SKIP_RETURN_CODE 77)
+  cddp_test_properties(${name} ${T_TIMEOUT} "${T_LABELS}")
   if(T_RUN_SERIAL)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
   endif()
+endfunction()
+
+# The time-out is meant for a plain build; instrumented ones get four times as much.
+function(cddp_test_properties name timeout labels)
+  if(CDDP_SANITIZE OR CDDP_COVERAGE)
+    math(EXPR timeout "${timeout} * 4")
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} LABELS "${labels}" SKIP_RETURN_CODE 77)
 endfunction()

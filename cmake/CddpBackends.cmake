@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+# Backends: which transports this build has, and why it lacks the others.
+#
+#   cddp_backend(self BUILTIN SUMMARY "one rank, no transport" SOURCES self/self_backend.c)
+#   cddp_backend(gloo SUMMARY "…" SOURCES … FIND Gloo PACKAGE libgloo-dev LINK gloo)
+#
+# A backend without outside dependencies is BUILTIN: a module of the library. Every other one becomes a shared
+# object in lib/cddp beside the program, exporting cddp_plugin_v1 as any plugin does, and is opened only when
+# it is asked for: the same installed program starts on a machine that lacks the transport.
+#
+# CDDP_BACKEND_<NAME> = AUTO (built when found; the reason is printed when not) | ON (absence is an error) | OFF
+
+function(cddp_backend name)
+  cmake_parse_arguments(B "BUILTIN" "SUMMARY;FIND;PACKAGE;REQUIRES" "SOURCES;USES;LINK;COMPONENTS;LANGUAGES" ${ARGN})
+  if(B_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "cddp_backend(${name}): unknown arguments ${B_UNPARSED_ARGUMENTS}")
+  endif()
+  if(B_BUILTIN)
+    cddp_module(backend_${name} SOURCES ${B_SOURCES} USES base ${B_USES} LINK ${B_LINK})
+    set(module "")
+    set(reason "")
+    message(STATUS "backend ${name}: built in")
+  else()
+    string(TOUPPER ${name} upper)
+    set(CDDP_BACKEND_${upper} AUTO CACHE STRING "Backend ${name}: AUTO, ON or OFF")
+    set_property(CACHE CDDP_BACKEND_${upper} PROPERTY STRINGS AUTO ON OFF)
+    cddp_backend_reason(${name} "${CDDP_BACKEND_${upper}}" reason)
+    if(reason)
+      set(module "")
+      message(STATUS "backend ${name}: off, ${reason}")
+    else()
+      cddp_backend_module(${name})
+      set(module "cddp-${name}.so")
+      message(STATUS "backend ${name}: on")
+    endif()
+  endif()
+  set_property(GLOBAL APPEND_STRING PROPERTY CDDP_BACKEND_ROWS
+    "    {\"${name}\", \"${B_SUMMARY}\", \"${module}\", \"${reason}\"},\n")
+endfunction()
+
+# Why a backend cannot be built, or "" when it can. Reads the B_ arguments of cddp_backend.
+function(cddp_backend_reason name mode out)
+  set(reason "")
+  if(mode STREQUAL OFF)
+    string(TOUPPER ${name} upper)
+    set(${out} "switched off (CDDP_BACKEND_${upper}=OFF)" PARENT_SCOPE)
+    return()
+  endif()
+  if(NOT mode STREQUAL AUTO AND NOT mode STREQUAL ON)
+    string(TOUPPER ${name} upper)
+    message(FATAL_ERROR "CDDP_BACKEND_${upper} is '${mode}'; it must be AUTO, ON or OFF")
+  endif()
+  if("${B_SOURCES}" MATCHES "\\.cc(;|$)" AND NOT CMAKE_CXX_COMPILER)
+    set(reason "its shim needs a C++ compiler")
+  elseif(B_FIND)
+    set(components "")
+    if(B_COMPONENTS)
+      set(components COMPONENTS ${B_COMPONENTS})
+    endif()
+    find_package(${B_FIND} QUIET ${components})
+    if(NOT ${B_FIND}_FOUND)
+      set(reason "${B_FIND} was not found")
+      if(B_PACKAGE)
+        string(APPEND reason " (Debian package ${B_PACKAGE})")
+      endif()
+    endif()
+  endif()
+  if(reason AND mode STREQUAL ON)
+    message(FATAL_ERROR "backend ${name} was asked for, but ${reason}")
+  endif()
+  set(${out} "${reason}" PARENT_SCOPE)
+endfunction()
+
+function(cddp_backend_module name)
+  set(target cddp_backend_${name})
+  add_library(${target} MODULE ${B_SOURCES})
+  target_link_libraries(${target} PRIVATE cddp_options cddp_base)
+  foreach(use IN LISTS B_USES)
+    target_link_libraries(${target} PRIVATE cddp_${use})
+  endforeach()
+  target_link_libraries(${target} PRIVATE ${B_LINK})
+  set_target_properties(${target} PROPERTIES
+    PREFIX "" OUTPUT_NAME cddp-${name} LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/${CMAKE_INSTALL_LIBDIR}/cddp)
+  # A private copy of core/base lives in each module; nothing but the plugin's symbol leaves it.
+  target_link_options(${target} PRIVATE -Wl,--exclude-libs,ALL)
+  install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/cddp)
+endfunction()
+
+# The table of backends as C, compiled into backends/builtin.c. Called once, after the last cddp_backend.
+function(cddp_backend_table out)
+  get_property(CDDP_BACKEND_ROWS GLOBAL PROPERTY CDDP_BACKEND_ROWS)
+  file(RELATIVE_PATH CDDP_MODULE_DIR /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBDIR}/cddp)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/backend_table.c.in ${CMAKE_CURRENT_BINARY_DIR}/backend_table.c @ONLY)
+  set(${out} ${CMAKE_CURRENT_BINARY_DIR}/backend_table.c PARENT_SCOPE)
+endfunction()

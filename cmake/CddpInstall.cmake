@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+# What `cmake --install` puts where, and how other projects find it: cddp-config.cmake and cddp.pc.
+
+include(CMakePackageConfigHelpers)
+
+function(cddp_install)
+  get_property(libraries GLOBAL PROPERTY CDDP_LIBRARIES)
+  list(REMOVE_DUPLICATES libraries)
+  set(targets ${libraries})
+  if(TARGET cddp_shared)
+    list(APPEND targets cddp_shared)
+  endif()
+  set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/cddp)
+  install(TARGETS ${targets} EXPORT cddp-targets
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/cddp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+    FILES_MATCHING PATTERN "*.h" PATTERN "*.def")
+  install(EXPORT cddp-targets NAMESPACE cddp:: DESTINATION ${config_dir})
+
+  configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/cddp-config.cmake.in
+    ${CMAKE_BINARY_DIR}/cddp-config.cmake INSTALL_DESTINATION ${config_dir})
+  write_basic_package_version_file(${CMAKE_BINARY_DIR}/cddp-config-version.cmake COMPATIBILITY SameMinorVersion)
+  install(FILES ${CMAKE_BINARY_DIR}/cddp-config.cmake ${CMAKE_BINARY_DIR}/cddp-config-version.cmake
+    DESTINATION ${config_dir})
+
+  get_property(links GLOBAL PROPERTY CDDP_LINKS_OF_cddp)
+  set(CDDP_PC_LIBS -lm)
+  foreach(link IN LISTS links)
+    list(PREPEND CDDP_PC_LIBS -l${link})
+  endforeach()
+  string(REPLACE ";" " " CDDP_PC_LIBS "${CDDP_PC_LIBS}")
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/cddp.pc.in ${CMAKE_BINARY_DIR}/cddp.pc @ONLY)
+  install(FILES ${CMAKE_BINARY_DIR}/cddp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+endfunction()
