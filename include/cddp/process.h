@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Worlds of real processes: one that forks its ranks, and one for a process that is a rank already.
+**
+** The process world starts W children and watches them. Their output is forwarded line by line with the rank
+** in front, their results come back through pipes, and a rank that dies, hangs or leaves without a result is
+** said to have done exactly that. When one rank fails, the others get a grace period to notice by themselves
+** (their own time-outs say more than a kill would), then they are killed; the same happens at the deadline.
+**
+** The solo world is for a process that somebody else started: by mpirun, torchrun, a batch system, or a user
+** alone. The caller says which rank it is; nothing here reads the environment.
+**
+** Lifetime   open → launch (once or again) → close. Texts inside results live until close.
+** Threads    one thread; open and launch before the process starts threads of its own, since launch forks.
+** Errors     launch fails only when ranks could not be started; how each rank ended is in its result.
+*/
+#pragma once
+#include "cddp/world.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct cddp_process_world cddp_process_world;
+
+typedef struct cddp_process_options {
+    uint32_t size; /* sizeof(cddp_process_options) known to the writer */
+    uint32_t world_size;
+    uint64_t deadline_ns; /* of one launch; 0: none */
+    uint64_t grace_ns;    /* between the first failure and the kill; 0: 5 s */
+    bool simulate_compute; /* compute() lets real time pass */
+    const cddp_allocator *allocator; /* NULL: the process heap. Also what rank programs allocate from */
+    /* does: takes one line that a rank wrote, without its newline; error: it was written to stderr.
+    ** (optional: default prints "[rank] line" to the same stream of this process) */
+    void (*output)(void *context, uint32_t rank, bool error, const char *line, size_t length);
+    /* does: takes what a rank sent with cddp_process_send, one call per send, in its order. (optional) */
+    void (*message)(void *context, uint32_t rank, const void *bytes, size_t byte_count);
+    void *context;
+} cddp_process_options;
+
+CDDP_API cddp_status cddp_process_world_open(const cddp_process_options *options, cddp_process_world **world,
+                                             cddp_error *err) CDDP_MUST_CHECK;
+CDDP_API void cddp_process_world_close(cddp_process_world *world); /* kills what still runs; accepts NULL */
+/* The world's table; its functions take the cddp_process_world as `void *world`. */
+CDDP_API const cddp_world_ops *cddp_process_world_ops(void);
+
+/* Called by a rank program: hands bytes to the message function of the launching process. */
+CDDP_API cddp_status cddp_process_send(cddp_rank *rank, const void *bytes, size_t byte_count,
+                                       cddp_error *err) CDDP_MUST_CHECK;
+/* Called by a rank program: what it is about to do, at most 200 bytes, kept in memory shared with the
+** launcher. It costs a copy and becomes part of the diagnosis when this rank dies or hangs. */
+CDDP_API void cddp_process_note(cddp_rank *rank, const char *text);
+
+typedef struct cddp_solo_world cddp_solo_world;
+
+typedef struct cddp_solo_options {
+    uint32_t size; /* sizeof(cddp_solo_options) known to the writer */
+    uint32_t rank;
+    uint32_t world_size;
+    bool simulate_compute;
+    const cddp_allocator *allocator; /* NULL: the process heap */
+} cddp_solo_options;
+
+CDDP_API cddp_status cddp_solo_world_open(const cddp_solo_options *options, cddp_solo_world **world,
+                                          cddp_error *err) CDDP_MUST_CHECK;
+CDDP_API void cddp_solo_world_close(cddp_solo_world *world); /* accepts NULL */
+/* Its launch runs the program right here and fills results[rank] only. */
+CDDP_API const cddp_world_ops *cddp_solo_world_ops(void);
+/* The rank itself, for programs that keep their own main loop. Returns borrowed until close. */
+CDDP_API cddp_rank *cddp_solo_world_rank(cddp_solo_world *world);
+
+#ifdef __cplusplus
+}
+#endif
