@@ -100,6 +100,14 @@ CDDP_API cddp_status cddp_ddp_forward_end(cddp_ddp *ddp, const bool *reachable, 
 
 /* The post-accumulate hook of variable i (RED-04). Its gradient is in its slot, or undefined. */
 CDDP_API cddp_status cddp_ddp_mark_variable_ready(cddp_ddp *ddp, size_t variable, cddp_error *err) CDDP_MUST_CHECK;
+/* The same by position in options.parameters, for programs whose backward visits every parameter: reduced ones
+** go to mark_variable_ready, the trigger of the delayed all-reduce fires it (DEL-03), others do nothing. */
+CDDP_API cddp_status cddp_ddp_mark_parameter_ready(cddp_ddp *ddp, size_t ordinal, cddp_error *err) CDDP_MUST_CHECK;
+
+/* The tensor that forward and backward must compute with: the parameter itself, or its low-precision copy from
+** forward_begin to the end of backward under mixed precision (MIX-02). ordinal: position in options.parameters.
+** Gradients accumulate in this tensor's dtype. Returns borrowed until destroy. */
+CDDP_API const cddp_tensor *cddp_ddp_forward_parameter(const cddp_ddp *ddp, size_t ordinal);
 
 /* The end of the outermost backward: finalisation (FIN-01), or nothing when nothing was launched. */
 CDDP_API cddp_status cddp_ddp_backward_end(cddp_ddp *ddp, cddp_error *err) CDDP_MUST_CHECK;
@@ -143,11 +151,21 @@ CDDP_API cddp_status cddp_ddp_register_buffer_hook(cddp_ddp *ddp, cddp_buffer_ho
 CDDP_API cddp_status cddp_ddp_set_buffer(cddp_ddp *ddp, const char *name, const cddp_tensor *tensor,
                                          cddp_error *err) CDDP_MUST_CHECK;
 
-/* Optimizer in backward (OIB): called once per variable of a finished bucket, in bucket order. */
+/* Optimizer in backward (OIB): called once per variable of a finished bucket, in bucket order. It takes the
+** comm-hook slot (OIB-01). Attach before the first forward. */
 typedef cddp_status (*cddp_optimizer_fn)(void *context, size_t variable, cddp_grad *grad, cddp_error *err);
-CDDP_API cddp_status cddp_ddp_set_optimizer_in_backward(cddp_ddp *ddp, cddp_optimizer_fn step, void *context,
+typedef struct cddp_optimizer_in_backward {
+    uint32_t size; /* sizeof(cddp_optimizer_in_backward) known to the writer */
+    cddp_optimizer_fn step;
+    void *context;
+    const bool *managed; /* (variable_count) which variables it steps; NULL: all. Copied. The others receive
+                         ** their averaged gradient as usual */
+} cddp_optimizer_in_backward;
+CDDP_API cddp_status cddp_ddp_set_optimizer_in_backward(cddp_ddp *ddp, const cddp_optimizer_in_backward *optimizer,
                                                         cddp_error *err) CDDP_MUST_CHECK;
 
+/* Forgets the rebuild and every half-done reduction, then joins the new group; group NULL: this rank is not a
+** member (UPG-01). Comm hooks keep the group that they were registered with. */
 CDDP_API cddp_status cddp_ddp_update_process_group(cddp_ddp *ddp, cddp_group *group, cddp_error *err) CDDP_MUST_CHECK;
 CDDP_API void cddp_ddp_remove_autograd_hooks(cddp_ddp *ddp); /* UPG-03 */
 CDDP_API cddp_status cddp_ddp_check_reducer_finalized(cddp_ddp *ddp, cddp_error *err) CDDP_MUST_CHECK; /* UPG-04 */

@@ -57,19 +57,32 @@ typedef struct cddp_tensor {
 typedef enum cddp_grad_kind { CDDP_GRAD_UNDEFINED, CDDP_GRAD_DENSE, CDDP_GRAD_SPARSE } cddp_grad_kind;
 
 /* The `.grad` slot of one parameter, shared by the engine that accumulates into it, the reducer that
-** averages it and the optimizer that consumes it.
+** averages it and the optimizer that consumes it. Zero-initialise it; make gradients with cddp_grad_define.
 **   value  DENSE: a view with the parameter's sizes, of `home` or of a bucket (gradient_as_bucket_view).
 **          SPARSE: (row_count, rest of the parameter's sizes), one row per entry of `rows`.
-**   home   private storage with the parameter's layout, made on first need and kept for reuse, so that
-**          dropping a gradient and making it again allocates nothing; undefined until then.
+**   home   storage with the parameter's layout, made on first need and kept for reuse, so that dropping a
+**          gradient and making it again allocates nothing; undefined until then. Under
+**          gradient_as_bucket_view the reducer lends a slice of the bucket (home_is_lent), so that a new
+**          gradient is born where it is reduced.
 **   rows   SPARSE only: (row_count) i64, strictly increasing once coalesced.                          */
 typedef struct cddp_grad {
     cddp_grad_kind kind;
     bool requires_grad; /* made under create_graph: its own history continues (GRD-09) */
+    bool is_fresh;      /* made from undefined since the reducer last saw it: PyTorch would hold it in storage
+                        ** of its own and scale it by the rounded reciprocal (GRD-03, GRD-06) */
+    bool home_is_lent;  /* home belongs to somebody else: cddp_grad_fini does not release it */
     cddp_tensor value;
     cddp_tensor home;
     cddp_tensor rows;
 } cddp_grad;
+
+/* Makes an undefined gradient dense: value becomes home (allocated from like's device with like's layout on
+** first need), contents uninitialised. A gradient that is already dense is left as it is. */
+CDDP_API cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like, cddp_error *err) CDDP_MUST_CHECK;
+/* zero_grad(set_to_none=True): the gradient is undefined again; home stays for reuse. */
+CDDP_API void cddp_grad_drop(cddp_grad *grad);
+/* Drops the gradient and gives home back, unless it is lent. */
+CDDP_API void cddp_grad_fini(cddp_grad *grad);
 
 CDDP_API const char *cddp_dtype_name(cddp_dtype dtype); /* "f32"; "?" when out of range */
 CDDP_API size_t cddp_dtype_bytes(cddp_dtype dtype);     /* bytes of one element */
