@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A batch: the samples of one forward, and data that depends on nothing but the seed and the sample id.
+**
+** The values of sample s are the same on whatever rank, in whatever batch and at whatever position it is used;
+** that is what makes "the same samples on one process" a meaningful sentence.
+**
+** Lifetime   made in the graph's arena: after cd_graph_begin, until the next one.
+*/
+#pragma once
+#include "core/model/graph.h"
+
+typedef struct cd_model cd_model;
+
+#define CD_BATCH_FIELDS_MAX 4
+
+typedef struct cd_batch {
+    int64_t sample_count;
+    const int64_t *sample_ids; /* (sample_count) key dropout, routing without arithmetic, and generated data */
+    cddp_tensor inputs[CD_BATCH_FIELDS_MAX];  /* as cd_model_inputs says; first dimension sample_count */
+    cddp_tensor targets[CD_BATCH_FIELDS_MAX]; /* one per output */
+    const double *weights; /* (sample_count) of each sample's loss; NULL: 1 */
+    double divisor;        /* of the weighted sum; 0 or 1: none */
+    uint64_t iteration;    /* keys dropout together with the sample id */
+    uint32_t branch;       /* which way control flow goes, in models that branch */
+    const uint8_t *uses;   /* (unit_count) how often each unit runs; NULL: the model's own counts */
+} cd_batch;
+
+typedef struct cd_batch_request {
+    const int64_t *sample_ids; /* (sample_count) copied */
+    int64_t sample_count;
+    const cd_prng *prng; /* the data's generator, the same on every rank */
+    bool exact;          /* small integers over powers of two */
+} cd_batch_request;
+
+/* inputs and targets; weights NULL, everything else zero. */
+cddp_status cd_batch_make(cd_graph *graph, const cd_model *model, const cd_batch_request *request, cd_batch *batch,
+                          cddp_error *err) CDDP_MUST_CHECK;

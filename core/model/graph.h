@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tape: values and the nodes that made them, for as long as one iteration lasts.
+**
+** A value is a tensor with the node that computed it; a node keeps what its backward needs and has an edge to
+** the node of every input that wants a gradient. Accumulation nodes, one per parameter, are the leaves
+** (AccumulateGrad in PyTorch). Everything lives in one arena that cd_graph_begin rewinds, so a steady
+** iteration allocates nothing.
+**
+** On devices without host values (symbol, shape) the graph has the same nodes and edges and no arithmetic:
+** values have sizes and no storage.
+**
+** Lifetime   create → (begin → forward → backward)* → destroy. Values and nodes are borrowed until the next
+**            begin. The module outlives the graph.
+** Threads    one thread.
+*/
+#pragma once
+#include "core/base/arena.h"
+#include "core/model/module.h"
+
+typedef struct cd_graph cd_graph;
+typedef struct cd_node cd_node;
+typedef struct cd_op cd_op;
+typedef struct cd_segment cd_segment; /* checkpoint.h */
+
+/* A gradient on its way through the graph. DENSE without storage: defined, on a device without arithmetic. */
+typedef struct cd_gradient {
+    cddp_grad_kind kind;
+    bool owned; /* made by the engine: may be added to in place */
+    cddp_tensor value;
+    cddp_tensor rows; /* SPARSE: (row_count) i64, strictly increasing */
+} cd_gradient;
+
+typedef struct cd_value {
+    cddp_tensor tensor;
+    cd_node *node;   /* grad_fn; NULL: wants no gradient */
+    uint32_t output; /* which output of the node */
+} cd_value;
+
+typedef struct cd_edge {
+    cd_node *node; /* NULL: nobody wants this gradient */
+    uint32_t output;
+} cd_edge;
+
+#define CD_SEQUENCE_ACCUMULATE UINT64_MAX /* leaves go first, as in PyTorch */
+
+struct cd_node {
+    const cd_op *op; /* NULL: accumulation node */
+    uint64_t sequence; /* order of creation; later nodes go back first */
+    uint32_t index;    /* position in graph->nodes */
+    uint32_t parameter; /* accumulation nodes */
+    uint32_t edge_count, output_count;
+    cd_edge *edges;        /* (edge_count) one per input */
+    cddp_tensor *inputs;   /* (edge_count) saved */
+    cddp_tensor *outputs;  /* (output_count) saved */
+    void *state;           /* what the op keeps between forward and backward, in the arena */
+    bool released;         /* its saved tensors were freed by a backward without retain_graph */
+    cd_segment *segment;   /* made inside a non-reentrant checkpoint: saved tensors come from recomputing */
+};
+
+/* What the world around the model wants to hear or to decide. Every function may be NULL. */
+typedef struct cd_graph_callbacks {
+    void *context;
+    /* The post-accumulate hook (RED-04): fires once per accumulation node and backward, with an undefined
+    ** slot too (UNU-03). */
+    cddp_status (*ready)(void *context, uint32_t parameter, cddp_grad *grad, cddp_error *err);
+    /* Which of the gradients that could be accumulated now goes first; returns an index < count. options are
+    ** parameter indices; option 0 is the one the engine would take. Not called for a single option. */
+    uint32_t (*choose)(void *context, const uint64_t *options, uint32_t count);
+    /* On devices without arithmetic: writes the gradient that one firing of this parameter contributes
+    ** (atoms on symbol, nothing on shape). dst has the parameter's sizes. */
+    cddp_status (*fresh)(void *context, uint32_t parameter, const cddp_tensor *dst, cddp_error *err);
+    /* Synchronised batch norm: statistics of all ranks. mine (count) f64, all (rank_count, count) f64 in rank
+    ** order; sums (count) f64 is summed over ranks in place. rank_count 0 or 1: a single process. */
+    uint32_t rank_count;
+    cddp_status (*allgather)(void *context, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err);
+    cddp_status (*allreduce)(void *context, const cddp_tensor *sums, cddp_error *err);
+} cd_graph_callbacks;
+
+struct cd_graph {
+    cd_module *module;
+    const cddp_allocator *allocator;
+    cd_arena arena;
+    cd_graph_callbacks callbacks;
+    cd_node **nodes; /* (node_count) in order of creation; grows, kept between iterations */
+    size_t node_count, node_capacity;
+    cd_node **accumulate; /* (parameter_count) accumulation node of each parameter, or NULL */
+    cd_value **parameters; /* (parameter_count) value of each parameter, or NULL */
+    uint64_t sequence;
+    uint32_t depth;     /* nesting of backward calls (re-entrant checkpoints) */
+    bool grad_enabled;  /* false under no_grad */
+    bool training;      /* dropout and batch norm */
+    cd_segment *segment; /* non-reentrant checkpoint being recorded */
+    cd_node **recompute; /* nodes recorded while a segment recomputes, see checkpoint.c */
+    size_t recompute_count;
+};
+
+/* Borrows module and allocator until destroy. */
+cddp_status cd_graph_create(cd_module *module, const cddp_allocator *allocator, cd_graph **graph,
+                            cddp_error *err) CDDP_MUST_CHECK;
+void cd_graph_set_callbacks(cd_graph *graph, const cd_graph_callbacks *callbacks); /* copies; NULL: none */
+/* A new tape. Several forwards may follow before a backward (FWD-08): begin only when the old tape is over. */
+void cd_graph_begin(cd_graph *graph);
+/* True where layers compute numbers (host devices). */
+bool cd_graph_computes(const cd_graph *graph);
+
+/* Zeroed memory until the next begin. */
+cddp_status cd_graph_push(cd_graph *graph, size_t bytes, void **memory, cddp_error *err) CDDP_MUST_CHECK;
+/* A tensor in the tape, zeroed, without storage where the graph does not compute. i64 tensors always have storage. */
+cddp_status cd_graph_tensor(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count,
+                            cddp_tensor *tensor, cddp_error *err) CDDP_MUST_CHECK;
+/* A value that wants no gradient: an input, a target. The tensor is borrowed until the next begin. */
+cddp_status cd_graph_input(cd_graph *graph, const cddp_tensor *tensor, cd_value **value,
+                           cddp_error *err) CDDP_MUST_CHECK;
+/* The value of a parameter in the dtype in which layers compute: f16 and bf16 pass through a cast to f32. */
+cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **value, cddp_error *err) CDDP_MUST_CHECK;
+/* The same value without history. */
+cddp_status cd_graph_detach(cd_graph *graph, const cd_value *value, cd_value **detached, cddp_error *err) CDDP_MUST_CHECK;
+
+typedef struct cd_record {
+    const cd_op *op;
+    cd_value *const *inputs; /* (input_count); an absent optional input is NULL */
+    uint32_t input_count;
+    cd_value *const *outputs; /* (output_count) */
+    uint32_t output_count;
+    void *state;
+} cd_record;
+/* Puts a node on the tape and makes the outputs its own, when gradients are enabled and wanted. */
+cddp_status cd_graph_record(cd_graph *graph, const cd_record *record, cddp_error *err) CDDP_MUST_CHECK;
+
+/* RED-03: which parameters are reachable from these outputs along next-edges. reachable: (parameter_count). */
+cddp_status cd_graph_reachable(cd_graph *graph, cd_value *const *outputs, uint32_t output_count, bool *reachable,
+                               cddp_error *err) CDDP_MUST_CHECK;
+
+void cd_graph_destroy(cd_graph *graph); /* accepts NULL */

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Named parameters and buffers in the order in which a module registers them, which is the order of PyTorch's
+** named_parameters(): what a reducer, an optimizer and a broadcast see of a model.
+**
+** Lifetime   create → push/add/pop while the model is built → use → destroy. Parameter storage and gradient
+**            slots stay where they are from the end of building until destroy.
+** Threads    one thread.
+** Errors     a name given twice, a shape out of range and a dtype that the device cannot hold are CDDP_E_CONFIG.
+*/
+#pragma once
+#include "cddp/alloc.h"
+#include "cddp/device.h"
+
+#include "core/base/prng.h"
+
+#define CD_NAME_BYTES_MAX 192
+
+/* How a parameter or buffer starts. */
+typedef enum cd_init_kind {
+    CD_INIT_ZERO,
+    CD_INIT_ONE,
+    CD_INIT_UNIFORM, /* in [-bound, bound), from the module's generator split by name */
+    CD_INIT_DYADIC   /* k/8 with k in -8…8: sums and products of few of these are exact */
+} cd_init_kind;
+
+typedef struct cd_init {
+    cd_init_kind kind;
+    double bound;
+} cd_init;
+
+typedef struct cd_parameter {
+    char *name; /* the first name under which it was registered; tied parameters count once (UNU-12) */
+    cddp_tensor tensor;
+    cddp_grad grad;
+    bool requires_grad;
+    bool expect_sparse; /* its gradient is CDDP_GRAD_SPARSE (INI-06) */
+    uint64_t forward_cost, backward_cost; /* floating-point operations per sample that it takes part in */
+} cd_parameter;
+
+typedef struct cd_buffer {
+    char *name;
+    cddp_tensor tensor;
+} cd_buffer;
+
+typedef struct cd_alias {
+    char *name;
+    uint32_t parameter;
+} cd_alias;
+
+typedef struct cd_module {
+    const cddp_allocator *allocator;
+    const cddp_device *device;
+    cd_prng prng;
+    bool dyadic; /* initial values on a dyadic grid whatever the layer asks for, so that sums are exact */
+    cd_parameter *parameters; /* (parameter_count) */
+    size_t parameter_count, parameter_capacity;
+    cd_buffer *buffers;
+    size_t buffer_count, buffer_capacity;
+    cd_alias *aliases;
+    size_t alias_count, alias_capacity;
+    char scope[CD_NAME_BYTES_MAX]; /* "layers.0." while building */
+    size_t scope_bytes;
+} cd_module;
+
+typedef struct cd_parameter_spec {
+    const char *name; /* within the current scope */
+    cddp_dtype dtype;
+    uint32_t dim_count;
+    int64_t sizes[CDDP_DIMS_MAX];
+    cd_init init;
+    bool frozen;        /* requires_grad is false */
+    bool expect_sparse;
+    uint64_t forward_cost, backward_cost; /* 0: 2 and 4 per element */
+} cd_parameter_spec;
+
+/* Allocator and device are borrowed until destroy. */
+cddp_status cd_module_create(const cddp_allocator *allocator, const cddp_device *device, const cd_prng *prng,
+                             cd_module **module, cddp_error *err) CDDP_MUST_CHECK;
+/* Names added until the matching pop are prefixed with "<scope>.". */
+cddp_status cd_module_push(cd_module *module, cddp_error *err, const char *format, ...) CDDP_PRINTF(3, 4)
+    CDDP_MUST_CHECK;
+void cd_module_pop(cd_module *module);
+cddp_status cd_module_add_parameter(cd_module *module, const cd_parameter_spec *spec, uint32_t *index,
+                                    cddp_error *err) CDDP_MUST_CHECK;
+/* A second name for a tied parameter: found by name, counted once. */
+cddp_status cd_module_add_alias(cd_module *module, const char *name, uint32_t parameter,
+                                cddp_error *err) CDDP_MUST_CHECK;
+/* Buffers use dtype, sizes and init of the spec. */
+cddp_status cd_module_add_buffer(cd_module *module, const cd_parameter_spec *spec, uint32_t *index,
+                                 cddp_error *err) CDDP_MUST_CHECK;
+
+int64_t cd_module_find_parameter(const cd_module *module, const char *name); /* aliases too; -1 */
+int64_t cd_module_find_buffer(const cd_module *module, const char *name);    /* -1 */
+int64_t cd_module_parameter_numel(const cd_module *module);                  /* of all parameters */
+
+typedef enum cd_zero_grad { CD_ZERO_GRAD_TO_NONE, CD_ZERO_GRAD_TO_ZERO } cd_zero_grad;
+/* optimizer.zero_grad(): undefined, or a defined gradient filled with zeros (an undefined one stays so). */
+cddp_status cd_module_zero_grad(cd_module *module, cd_zero_grad how, cddp_error *err) CDDP_MUST_CHECK;
+
+void cd_module_destroy(cd_module *module); /* accepts NULL */
