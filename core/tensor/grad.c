@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The `.grad` slot: undefined, then dense in its home, then undefined again, without allocating twice.
+**
+** Not here: accumulating into a gradient (the engine), averaging it (core/ddp), consuming it (optimizers).
+*/
+#include "cddp/device.h"
+
+#include "core/base/error.h"
+
+/* The layout a gradient of `like` gets: like's own strides when its elements fill their range exactly once
+** (channels-last stays channels-last), contiguous otherwise (BKT-19). */
+static cddp_tensor layout_of(const cddp_tensor *like, void *storage)
+{
+    cddp_tensor t = cddp_tensor_of(like->device, storage, 0, like->dtype, like->sizes, like->dim_count);
+    if (cddp_tensor_is_dense(like))
+        for (uint32_t i = 0; i < like->dim_count; i++) t.strides[i] = like->strides[i];
+    return t;
+}
+
+static int64_t home_numel(const cddp_tensor *home)
+{
+    int64_t numel = cddp_tensor_numel(home);
+    return numel > 0 ? numel : 1;
+}
+
+cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like, cddp_error *err)
+{
+    if (grad->kind == CDDP_GRAD_DENSE) return CDDP_OK;
+    if (grad->home.device == NULL) {
+        void *storage = NULL;
+        CD_TRY(like->device->allocate(like->device, like->dtype, home_numel(like), &storage, err));
+        grad->home = layout_of(like, storage);
+        grad->home_is_lent = false;
+    }
+    grad->kind = CDDP_GRAD_DENSE;
+    grad->value = grad->home;
+    grad->is_fresh = true;
+    return CDDP_OK;
+}
+
+void cddp_grad_drop(cddp_grad *grad)
+{
+    grad->kind = CDDP_GRAD_UNDEFINED;
+    grad->requires_grad = false;
+    grad->value.device = NULL;
+    grad->rows.device = NULL;
+}
+
+void cddp_grad_fini(cddp_grad *grad)
+{
+    cddp_grad_drop(grad);
+    if (grad->home.device != NULL && !grad->home_is_lent)
+        grad->home.device->release(grad->home.device, grad->home.dtype, home_numel(&grad->home), grad->home.storage);
+    *grad = (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
+}
