@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Collective algorithms as programs: for each rank, the list of sends and receives that the algorithm consists of.
+**
+** The list is computed entry by entry from an index, so nothing is stored, and the same program is executed at once
+** (direct), timed as a graph (model) or sent message by message. The summation order of an algorithm is the order of
+** its receive-and-reduce entries, and hence the same in all three.
+**
+** Lifetime   plain values. Errors: none; a program of a valid description always exists.
+*/
+#pragma once
+#include "cddp/backend.h"
+
+/* Rows of sim/algorithms.def. */
+typedef enum cd_algorithm {
+#define CD_ALGORITHM(name, summary) CD_ALGORITHM_##name,
+#include "sim/algorithms.def"
+#undef CD_ALGORITHM
+    CD_ALGORITHM_COUNT
+} cd_algorithm;
+const char *cd_algorithm_name(cd_algorithm algorithm);
+const char *cd_algorithm_summary(cd_algorithm algorithm);
+int32_t cd_algorithm_find(const char *name); /* -1 when there is none */
+
+typedef enum cd_action_kind {
+    CD_ACTION_SEND,   /* work[begin, begin+count) goes to peer */
+    CD_ACTION_REDUCE, /* a message from peer is reduced into work[begin, …) */
+    CD_ACTION_STORE   /* a message from peer overwrites work[begin, …) */
+} cd_action_kind;
+
+typedef struct cd_action {
+    cd_action_kind kind;
+    uint32_t peer; /* rank within the group; UINT32_MAX on receive: whoever comes next (any_order) */
+    int64_t begin, count; /* elements of the work buffer */
+} cd_action;
+
+/* What a program is made from. Everything here must agree between members for the programs to fit together. */
+typedef struct cd_program {
+    cd_algorithm algorithm;
+    cddp_op op;
+    uint32_t size;           /* members */
+    uint32_t rank;           /* the member whose program it is */
+    uint32_t root;
+    uint32_t ranks_per_node; /* two_level */
+    int64_t numel;           /* elements of the work buffer */
+    uint32_t element_bytes;
+    const int64_t *counts;      /* allgather, reduce_scatter, alltoall: elements per member, or NULL: equal shares */
+    const int64_t *send_counts; /* alltoall */
+} cd_program;
+
+/* The index-th entry; false behind the last. */
+bool cd_program_get(const cd_program *program, uint32_t index, cd_action *action);

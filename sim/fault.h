@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Faults: what can break in a simulated cluster, when, and where. Data only; the world and the transport enact them.
+**
+** Lifetime   plain values; the array is borrowed until the world is destroyed.
+*/
+#pragma once
+#include "cddp/status.h"
+
+typedef enum cd_fault_kind {
+#define CD_FAULT(name, needs, summary) CD_FAULT_##name,
+#include "sim/faults.def"
+#undef CD_FAULT
+    CD_FAULT_KIND_COUNT
+} cd_fault_kind;
+
+/* What a fault acts on, hence which fields count: a rank, a link (rank → peer), the data of a collective. */
+typedef enum cd_fault_scope { CD_FAULT_ON_RANK, CD_FAULT_ON_LINK, CD_FAULT_ON_DATA } cd_fault_scope;
+
+typedef enum cd_fault_when {
+    CD_FAULT_AT_TIME,   /* at `at` ns of virtual time */
+    CD_FAULT_BEFORE_OP, /* when the rank is about to post its at-th collective, counted over all its groups from 0 */
+    CD_FAULT_INSIDE_OP, /* after the rank posted it, and before it can complete there */
+    CD_FAULT_AFTER_OP   /* when it completed on the rank */
+} cd_fault_when;
+
+typedef struct cd_fault {
+    cd_fault_kind kind;
+    cd_fault_when when;
+    uint32_t rank;        /* whom it strikes; the sender for links */
+    uint32_t peer;        /* links: the receiver; UINT32_MAX: every one */
+    uint64_t at;          /* ns, or ordinal of the collective */
+    uint64_t duration_ns; /* hang, slow_rank, link_cut, link_delay: for how long; 0: for good */
+    uint64_t amount;      /* slow_rank: permille of normal time; link_delay: ns added; flip: bit number in the tensor; nan: element */
+    bool optional;        /* whether it strikes is a choice (CDDP_CHOICE_FAULT); fifo: it does not */
+} cd_fault;
+
+const char *cd_fault_name(cd_fault_kind kind);
+const char *cd_fault_summary(cd_fault_kind kind);
+cd_fault_scope cd_fault_get_scope(cd_fault_kind kind);
+int32_t cd_fault_find(const char *name); /* -1 when there is none */
+/* Is the fault meaningful in a world of this size? */
+cddp_status cd_fault_check(const cd_fault *fault, uint32_t world_size, cddp_error *err) CDDP_MUST_CHECK;
+/* "rank 2 dies before its collective 5"; always terminated. */
+void cd_fault_print(const cd_fault *fault, char *text, size_t text_bytes);
