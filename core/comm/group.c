@@ -276,7 +276,8 @@ static void emit_post(const cddp_group *g, const cddp_collective *c)
     bool sends = (operands_of(g, c) & 1) || (c->op == CDDP_OP_BROADCAST && c->root == g->group_rank);
     CD_EMIT(g->tracer, collective_post, NULL, .group = g->id, .sequence = (int64_t)c->sequence, .op = c->op,
             .reduce_op = is_reduction(c->op) ? (int64_t)c->reduce_op : -1, .root = is_rooted(c->op) ? (int64_t)c->root : -1,
-            .dtype = has_data ? (int64_t)t->dtype : -1, .numel = has_data ? cddp_tensor_numel(t) : 0,
+            .dtype = has_data ? (int64_t)t->dtype : -1,
+            .numel = c->counts != NULL || c->send_counts != NULL ? -1 : has_data ? cddp_tensor_numel(t) : 0,
             .digest = has_data && sends ? cd_tracer_digest(g->tracer, t) : 0, .bucket = (int64_t)c->label - 1,
             .address = has_data ? t->offset : -1, .in_flight = g->in_flight);
 }

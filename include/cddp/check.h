@@ -59,6 +59,9 @@ typedef struct cddp_check {
     cddp_status (*begin)(const cddp_check_context *context, void **self, cddp_error *err); /* (required) */
     void (*event)(void *self, const cddp_event *event);                                     /* (required) */
     void (*end)(void *self); /* (required) reports what only the end shows, then frees; accepts NULL */
+    /* (optional: default all) the event kinds it wants to see; the judge shows it no others. */
+    const uint16_t *kinds; /* (kind_count) */
+    size_t kind_count;
 } cddp_check;
 
 #ifdef __cplusplus
