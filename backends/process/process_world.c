@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The process world: forks ranks, watches them until every one has ended, says how each of them did.
+**
+** One launch is a loop over events of all children: take what their pipes hold, reap who has exited, and at
+** the kill time kill who is left. The kill time is the deadline, or sooner: grace_ns after the first rank
+** failed. A rank that returned an error, was killed or crashed has failed; the others learn of it only through
+** their transport, and what they then report is worth waiting for.
+**
+** Invariants:
+**   W1  a result is filled exactly once: by the rank's own record, or by how its process ended;
+**   W2  after launch no child is left, whatever launch returns;
+**   W3  output that a rank wrote before it ended is forwarded before launch returns.
+**
+** Not here: the format on the pipes (process_wire.c), processes themselves (core/base/os_child_posix.c).
+*/
+#include "cddp/process.h"
+
+#include "backends/process/process_wire.h"
+#include "core/base/alloc.h"
+#include "core/base/arena.h"
+#include "core/base/assert.h"
+#include "core/base/error.h"
+#include "core/base/os.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define NOTE_BYTES 208
+#define DEFAULT_GRACE_NS UINT64_C(5000000000)
+/* A child may end without closing its pipes (a grandchild holds them), so reaping cannot wait for them. */
+#define POLL_NS UINT64_C(50000000)
+
+/* One rank as the launcher sees it. */
+typedef struct watched {
+    cddp_process_world *world;
+    cd_os_child child;
+    cd_process_inbox inbox;
+    cd_process_lines lines[CD_OS_PIPE_COUNT]; /* of stdout and stderr */
+    cddp_rank_result *result;                 /* borrowed until launch returns */
+    uint32_t rank;
+    bool has_result; /* its record came */
+    bool ended;      /* reaped and drained */
+} watched;
+
+struct cddp_process_world {
+    cddp_process_options options;
+    cd_arena texts;    /* of results */
+    char *notes;       /* (world_size × NOTE_BYTES) shared with the ranks */
+    watched *watched;  /* (world_size) */
+    uint64_t start_ns; /* of the launch: 0 on every rank's clock */
+    uint64_t kill_ns;  /* when the patience ends; UINT64_MAX: never */
+    int32_t failed;    /* first rank that failed, -1 */
+    bool killed;       /* the patience ended */
+};
+
+/* One rank as it sees itself, in its own process. */
+typedef struct process_rank {
+    cddp_rank base;
+    int result_fd;
+    char *note; /* (NOTE_BYTES) shared */
+} process_rank;
+
+/* ---- inside a rank ---- */
+
+static uint64_t rank_now(cddp_rank *rank)
+{
+    const cddp_process_world *w = rank->world;
+    return cd_os_now_ns() - w->start_ns;
+}
+
+static cddp_status rank_sleep(cddp_rank *rank, uint64_t duration_ns, cddp_error *err)
+{
+    (void)rank;
+    (void)err;
+    cd_os_sleep_ns(duration_ns);
+    return CDDP_OK;
+}
+
+static cddp_status rank_compute(cddp_rank *rank, uint64_t duration_ns, const char *label, cddp_error *err)
+{
+    const cddp_process_world *w = rank->world;
+    (void)label;
+    (void)err;
+    if (w->options.simulate_compute) cd_os_sleep_ns(duration_ns);
+    return CDDP_OK;
+}
+
+static uint32_t rank_choose(cddp_rank *rank, const cddp_choice *choice)
+{
+    (void)rank;
+    (void)choice;
+    return 0;
+}
+
+static void rank_yield(cddp_rank *rank)
+{
+    (void)rank;
+}
+
+static cddp_status world_launch(void *world, cddp_rank_fn program, void *argument, cddp_rank_result *results,
+                                cddp_error *err);
+
+static const cddp_world_ops ops = {
+    .size = sizeof ops,
+    .abi = CDDP_WORLD_ABI,
+    .name = "process",
+    .launch = world_launch,
+    .now_ns = rank_now,
+    .sleep_ns = rank_sleep,
+    .compute = rank_compute,
+    .choose = rank_choose,
+    .yield = rank_yield,
+};
+
+const cddp_world_ops *cddp_process_world_ops(void)
+{
+    return &ops;
+}
+
+cddp_status cddp_process_send(cddp_rank *rank, const void *bytes, size_t byte_count, cddp_error *err)
+{
+    if (rank->ops != &ops) return cd_fail(err, CDDP_E_STATE, "rank %u does not live in a process world", rank->rank);
+    const process_rank *r = (const process_rank *)rank;
+    CD_TRY(cd_process_record_write(r->result_fd, CD_PROCESS_MESSAGE, bytes, byte_count, err));
+    return CDDP_OK;
+}
+
+void cddp_process_note(cddp_rank *rank, const char *text)
+{
+    if (rank->ops != &ops) return;
+    const process_rank *r = (const process_rank *)rank;
+    /* The last byte stays 0 for ever, so the launcher reads a text even from a rank killed in the middle. */
+    strncpy(r->note, text, NOTE_BYTES - 1);
+}
+
+typedef struct program_call {
+    const watched *watched;
+    cddp_rank_fn program;
+    void *argument;
+} program_call;
+
+/* The whole life of a rank's process. */
+static int rank_main(void *argument, int write_fd)
+{
+    const program_call *call = argument;
+    cddp_process_world *w = call->watched->world;
+    process_rank rank = {
+        .base = {&ops, w, call->watched->rank, w->options.world_size, w->options.allocator},
+        .result_fd = write_fd,
+        .note = w->notes + (size_t)call->watched->rank * NOTE_BYTES,
+    };
+    cddp_error error = CDDP_ERROR_INIT;
+    cddp_status status = call->program(&rank.base, call->argument, &error);
+    if (status == CDDP_OK) cd_error_reset(&error);
+    fflush(NULL);
+    return cd_process_result_write(write_fd, status, &error, NULL) == CDDP_OK ? 0 : 1;
+}
+
+/* ---- the launcher ---- */
+
+static void forward_line(const watched *r, bool is_error, const char *line, size_t length)
+{
+    const cddp_process_options *o = &r->world->options;
+    if (o->output != NULL) {
+        o->output(o->context, r->rank, is_error, line, length);
+        return;
+    }
+    char text[sizeof r->lines[0].text + 32];
+    int n = snprintf(text, sizeof text, "[%u] %.*s\n", r->rank, (int)length, line);
+    /* A closed terminal is not a reason to stop watching the ranks. */
+    if (n > 0 && cd_os_write_all(is_error ? 2 : 1, text, (size_t)n, NULL) != CDDP_OK) return;
+}
+
+static void forward_stdout(void *context, const char *line, size_t length)
+{
+    forward_line(context, false, line, length);
+}
+
+static void forward_stderr(void *context, const char *line, size_t length)
+{
+    forward_line(context, true, line, length);
+}
+
+/* The first failure starts the grace period. */
+static void note_failure(watched *r)
+{
+    cddp_process_world *w = r->world;
+    if (w->failed >= 0) return;
+    w->failed = (int32_t)r->rank;
+    uint64_t until = cd_os_now_ns() + w->options.grace_ns;
+    if (until < w->kill_ns) w->kill_ns = until;
+}
+
+static cddp_status take_records(watched *r, cddp_error *err)
+{
+    for (;;) {
+        cd_process_record record;
+        bool found;
+        CD_TRY(cd_process_inbox_take(&r->inbox, &record, &found, err));
+        if (!found) return CDDP_OK;
+        const cddp_process_options *o = &r->world->options;
+        if (record.kind == CD_PROCESS_MESSAGE) {
+            if (o->message != NULL) o->message(o->context, r->rank, record.bytes, record.byte_count);
+            continue;
+        }
+        CD_TRY(cd_process_result_read(&record, &r->world->texts, r->result, err));
+        r->has_result = true;
+        if (r->result->status != CDDP_OK) note_failure(r);
+    }
+}
+
+/* Takes everything that has arrived from one rank. */
+static cddp_status drain(watched *r, cddp_error *err)
+{
+    char bytes[65536];
+    for (cd_os_pipe pipe = 0; pipe < CD_OS_PIPE_COUNT; pipe++) {
+        for (;;) {
+            size_t n;
+            CD_TRY(cd_os_child_read(&r->child, pipe, bytes, sizeof bytes, &n, err));
+            if (n == 0) break;
+            if (pipe == CD_OS_PIPE_RESULT) {
+                CD_TRY(cd_process_inbox_push(&r->inbox, bytes, n, err));
+                CD_TRY(take_records(r, err));
+            } else {
+                bool is_error = pipe == CD_OS_PIPE_STDERR;
+                cd_process_lines_push(&r->lines[pipe], bytes, n, is_error ? forward_stderr : forward_stdout, r);
+            }
+        }
+    }
+    return CDDP_OK;
+}
+
+/* Fills the result of a rank that sent none, from how its process ended. */
+static void judge_end(watched *r, int exit_code, int signal_number)
+{
+    const cddp_process_world *w = r->world;
+    cddp_rank_result *result = r->result;
+    const char *note = w->notes + (size_t)r->rank * NOTE_BYTES;
+    const char *lead = note[0] != '\0' ? "; its last note: " : "";
+    if (w->killed && signal_number != 0) {
+        char why[96];
+        if (w->failed >= 0) {
+            snprintf(why, sizeof why, "%.3f s after rank %d failed", (double)w->options.grace_ns / 1e9, w->failed);
+        } else {
+            snprintf(why, sizeof why, "at the deadline of %.3f s", (double)w->options.deadline_ns / 1e9);
+        }
+        result->end = CDDP_RANK_HUNG;
+        result->status = cd_fail(&result->error, CDDP_E_TIMEOUT, "rank %u was still running %s%s%s", r->rank, why, lead, note);
+    } else if (signal_number != 0) {
+        result->end = CDDP_RANK_KILLED;
+        result->detail = signal_number;
+        result->status = cd_fail(&result->error, CDDP_E_ABORTED, "rank %u was killed by signal %d (%s)%s%s", r->rank,
+                                 signal_number, cd_os_signal_text(signal_number), lead, note);
+    } else {
+        result->end = CDDP_RANK_CRASHED;
+        result->detail = exit_code;
+        result->status = cd_fail(&result->error, CDDP_E_ABORTED, "rank %u exited with code %d and left no result%s%s",
+                                 r->rank, exit_code, lead, note);
+    }
+}
+
+static cddp_status watch(watched *r, cddp_error *err)
+{
+    int exit_code = 0, signal_number = 0;
+    bool exited = cd_os_child_poll(&r->child, &exit_code, &signal_number);
+    CD_TRY(drain(r, err)); /* after the poll: what it wrote before it exited is there now (W3) */
+    if (!exited) return CDDP_OK;
+    cd_process_lines_end(&r->lines[CD_OS_PIPE_STDOUT], forward_stdout, r);
+    cd_process_lines_end(&r->lines[CD_OS_PIPE_STDERR], forward_stderr, r);
+    cd_os_child_close(&r->child);
+    r->ended = true;
+    if (!r->has_result) {
+        judge_end(r, exit_code, signal_number);
+        note_failure(r);
+    }
+    return CDDP_OK;
+}
+
+static cddp_status watch_all(cddp_process_world *w, cddp_error *err)
+{
+    uint32_t count = w->options.world_size;
+    cddp_status status = CDDP_OK;
+    cd_os_child *children = cd_allocate_array(w->options.allocator, count, sizeof *children);
+    if (children == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to watch %u ranks", count);
+    for (;;) {
+        uint32_t running = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            if (!w->watched[i].ended) CD_TRY_OUT(watch(&w->watched[i], err));
+            running += !w->watched[i].ended;
+            children[i] = w->watched[i].child;
+        }
+        if (running == 0) break;
+        uint64_t now = cd_os_now_ns();
+        if (now >= w->kill_ns && !w->killed) {
+            w->killed = true;
+            for (uint32_t i = 0; i < count; i++) cd_os_child_kill(&w->watched[i].child);
+        }
+        uint64_t patience = w->killed || w->kill_ns - now > POLL_NS ? POLL_NS : w->kill_ns - now;
+        CD_TRY_OUT(cd_os_children_wait(children, count, patience, err));
+    }
+out:
+    cd_release(w->options.allocator, children, count * sizeof *children);
+    return status;
+}
+
+static cddp_status start_all(cddp_process_world *w, cddp_rank_fn program, void *argument, cddp_error *err)
+{
+    for (uint32_t i = 0; i < w->options.world_size; i++) {
+        program_call call = {&w->watched[i], program, argument};
+        CD_TRY(cd_os_child_open(&w->watched[i].child, rank_main, &call, err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status world_launch(void *world, cddp_rank_fn program, void *argument, cddp_rank_result *results,
+                                cddp_error *err)
+{
+    cddp_process_world *w = world;
+    uint32_t count = w->options.world_size;
+    cddp_status status = CDDP_OK;
+    memset(w->notes, 0, (size_t)count * NOTE_BYTES);
+    w->failed = -1;
+    w->killed = false;
+    w->start_ns = cd_os_now_ns();
+    w->kill_ns = w->options.deadline_ns != 0 ? w->start_ns + w->options.deadline_ns : UINT64_MAX;
+    for (uint32_t i = 0; i < count; i++) {
+        results[i] = (cddp_rank_result){.size = sizeof results[i], .end = CDDP_RANK_RETURNED};
+        w->watched[i] = (watched){.world = w, .child = CD_OS_CHILD_NONE, .result = &results[i], .rank = i};
+        cd_process_inbox_init(&w->watched[i].inbox, w->options.allocator);
+    }
+    CD_TRY_OUT(start_all(w, program, argument, err));
+    CD_TRY_OUT(watch_all(w, err));
+out:
+    for (uint32_t i = 0; i < count; i++) {
+        cd_os_child_close(&w->watched[i].child); /* W2 */
+        cd_process_inbox_fini(&w->watched[i].inbox);
+    }
+    return status;
+}
+
+cddp_status cddp_process_world_open(const cddp_process_options *options, cddp_process_world **world, cddp_error *err)
+{
+    if (options->world_size == 0) return cd_fail(err, CDDP_E_ARG, "a world needs at least one rank");
+    cddp_status status = CDDP_OK;
+    cddp_process_world *w = cd_allocate_zero(options->allocator, sizeof *w);
+    if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a process world");
+    w->options = *options;
+    if (w->options.grace_ns == 0) w->options.grace_ns = DEFAULT_GRACE_NS;
+    cd_arena_init(&w->texts, options->allocator, 4096);
+    w->watched = cd_allocate_array(options->allocator, options->world_size, sizeof *w->watched);
+    if (w->watched == NULL) {
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory for a process world of %u ranks", options->world_size);
+        goto out;
+    }
+    void *notes;
+    CD_TRY_OUT(cd_os_shared_open((size_t)options->world_size * NOTE_BYTES, &notes, err));
+    w->notes = notes;
+    *world = w;
+    return CDDP_OK;
+out:
+    cddp_process_world_close(w);
+    return status;
+}
+
+void cddp_process_world_close(cddp_process_world *world)
+{
+    if (world == NULL) return;
+    const cddp_allocator *a = world->options.allocator;
+    cd_os_shared_close(world->notes, (size_t)world->options.world_size * NOTE_BYTES);
+    cd_release(a, world->watched, world->options.world_size * sizeof *world->watched);
+    cd_arena_fini(&world->texts);
+    cd_release(a, world, sizeof *world);
+}

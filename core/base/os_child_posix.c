@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Child processes on POSIX: fork, three pipes each, poll, waitpid.
+**
+** Our ends of the pipes do not block: a child that writes half a record must not stop us from watching the
+** others. A pipe that a grandchild keeps open ends for us when the child itself is closed.
+*/
+#define _POSIX_C_SOURCE 200809L
+#include "core/base/os.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <sys/prctl.h>
+#endif
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+
+/* The child's side of the fork. parent is compared afterwards: it may have died before prctl took effect. */
+static void child_main(int ends[CD_OS_PIPE_COUNT][2], pid_t parent, cd_os_child_fn program, void *argument)
+{
+#if defined(__linux__)
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+#else
+    (void)parent;
+#endif
+    dup2(ends[CD_OS_PIPE_STDOUT][1], STDOUT_FILENO);
+    dup2(ends[CD_OS_PIPE_STDERR][1], STDERR_FILENO);
+    close_fd(&ends[CD_OS_PIPE_STDOUT][1]);
+    close_fd(&ends[CD_OS_PIPE_STDERR][1]);
+    for (int i = 0; i < CD_OS_PIPE_COUNT; i++) close_fd(&ends[i][0]);
+    int code = program(argument, ends[CD_OS_PIPE_RESULT][1]);
+    fflush(NULL);
+    _exit(code); /* not exit: handlers registered by the parent are the parent's */
+}
+
+cddp_status cd_os_child_open(cd_os_child *child, cd_os_child_fn program, void *argument, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    int ends[CD_OS_PIPE_COUNT][2] = {{-1, -1}, {-1, -1}, {-1, -1}};
+    for (int i = 0; i < CD_OS_PIPE_COUNT; i++) {
+        if (pipe(ends[i]) == 0 && fcntl(ends[i][0], F_SETFL, O_NONBLOCK) == 0) continue;
+        status = cd_fail(err, CDDP_E_LIMIT, "cannot make a pipe: %s", strerror(errno));
+        goto out;
+    }
+    fflush(NULL); /* or the child would print our buffered output again */
+    pid_t parent = getpid(), pid = fork();
+    if (pid < 0) {
+        status = cd_fail(err, CDDP_E_LIMIT, "cannot start a process: %s", strerror(errno));
+        goto out;
+    }
+    if (pid == 0) child_main(ends, parent, program, argument);
+    child->process = pid;
+    for (int i = 0; i < CD_OS_PIPE_COUNT; i++) {
+        child->fds[i] = ends[i][0];
+        ends[i][0] = -1;
+    }
+out:
+    for (int i = 0; i < CD_OS_PIPE_COUNT; i++) {
+        close_fd(&ends[i][0]);
+        close_fd(&ends[i][1]);
+    }
+    return status;
+}
+
+cddp_status cd_os_children_wait(const cd_os_child *children, size_t count, uint64_t timeout_ns, cddp_error *err)
+{
+    size_t slots = count * CD_OS_PIPE_COUNT;
+    struct pollfd *polled = cd_allocate_array(NULL, slots, sizeof *polled);
+    if (polled == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to wait for %zu processes", count);
+    /* poll skips descriptors below zero. */
+    for (size_t i = 0; i < slots; i++)
+        polled[i] = (struct pollfd){.fd = children[i / CD_OS_PIPE_COUNT].fds[i % CD_OS_PIPE_COUNT], .events = POLLIN};
+    uint64_t timeout_ms = (timeout_ns + 999999) / 1000000;
+    int ready = poll(polled, (nfds_t)slots, timeout_ms > 1000000000 ? 1000000000 : (int)timeout_ms);
+    int reason = errno;
+    cd_release(NULL, polled, slots * sizeof *polled);
+    if (ready < 0 && reason != EINTR)
+        return cd_fail(err, CDDP_E_IO, "cannot wait for child processes: %s", strerror(reason));
+    return CDDP_OK;
+}
+
+cddp_status cd_os_child_read(cd_os_child *child, cd_os_pipe pipe, void *bytes, size_t byte_capacity,
+                             size_t *byte_count, cddp_error *err)
+{
+    ssize_t n = 0;
+    if (child->fds[pipe] >= 0) {
+        n = read(child->fds[pipe], bytes, byte_capacity);
+        if (n == 0) close_fd(&child->fds[pipe]);
+        if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
+            return cd_fail(err, CDDP_E_IO, "cannot read from a child process: %s", strerror(errno));
+    }
+    *byte_count = n > 0 ? (size_t)n : 0;
+    return CDDP_OK;
+}
+
+void cd_os_child_kill(cd_os_child *child)
+{
+    if (child->process > 0) kill((pid_t)child->process, SIGKILL);
+}
+
+bool cd_os_child_poll(cd_os_child *child, int *exit_code, int *signal_number)
+{
+    if (child->process <= 0) return true;
+    int status = 0;
+    if (waitpid((pid_t)child->process, &status, WNOHANG) != (pid_t)child->process) return false;
+    child->process = -1;
+    *exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+    *signal_number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    return true;
+}
+
+void cd_os_child_close(cd_os_child *child)
+{
+    if (child->process > 0) {
+        kill((pid_t)child->process, SIGKILL);
+        while (waitpid((pid_t)child->process, NULL, 0) < 0 && errno == EINTR) {
+        }
+        child->process = -1;
+    }
+    for (int i = 0; i < CD_OS_PIPE_COUNT; i++) close_fd(&child->fds[i]);
+}
