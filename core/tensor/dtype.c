@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Array conversions between dtypes. The rules are in the header; every pair that has no loop of its own goes
+** through chunks of f64 (from floats, exact) or i64 (from integers, exact). */
+#include "core/tensor/dtype.h"
+
+#include "core/base/assert.h"
+
+#define CHUNK 256
+
+float cd_f64_to_f32_odd(double x)
+{
+    float nearest = (float)x;
+    double back = (double)nearest;
+    if (back == x || x != x || (x - x) != 0) return nearest; /* exact, NaN or infinite */
+    /* Inexact: of the two neighbours, the one with an odd last bit. An overflow comes back to the largest
+    ** finite number, whose last bit is odd. */
+    uint32_t bits = cd_f32_bits(nearest);
+    bool rounded_away = (back < 0 ? -back : back) > (x < 0 ? -x : x);
+    if ((bits & 1u) == 0) bits = rounded_away ? bits - 1 : bits + 1;
+    return cd_f32_of_bits(bits);
+}
+
+double cd_i64_to_f64_odd(int64_t x)
+{
+    uint64_t magnitude = x < 0 ? 0 - (uint64_t)x : (uint64_t)x;
+    uint64_t sticky = (magnitude & 0x7ffu) != 0 ? 0x800u : 0; /* below the 53 bits of the largest operand */
+    if (magnitude >> 53 != 0) magnitude = (magnitude & ~UINT64_C(0x7ff)) | sticky;
+    double result = (double)magnitude;
+    return x < 0 ? -result : result;
+}
+
+uint16_t cd_f64_to_f16(double x) { return cd_f32_to_f16(cd_f64_to_f32_odd(x)); }
+uint16_t cd_f64_to_bf16(double x) { return cd_f32_to_bf16(cd_f64_to_f32_odd(x)); }
+
+int64_t cd_f64_to_i64(double x)
+{
+    if (x != x) return 0;
+    if (x >= 0x1p63) return INT64_MAX;
+    if (x < -0x1p63) return INT64_MIN;
+    return (int64_t)x;
+}
+
+void cd_convert_f16_to_f32(float *dst, const uint16_t *src, size_t count)
+{
+    for (size_t i = 0; i < count; i++) dst[i] = cd_f16_to_f32(src[i]);
+}
+
+void cd_convert_f32_to_f16(uint16_t *dst, const float *src, size_t count)
+{
+    for (size_t i = 0; i < count; i++) dst[i] = cd_f32_to_f16(src[i]);
+}
+
+void cd_convert_bf16_to_f32(float *dst, const uint16_t *src, size_t count)
+{
+    for (size_t i = 0; i < count; i++) dst[i] = cd_bf16_to_f32(src[i]);
+}
+
+void cd_convert_f32_to_bf16(uint16_t *dst, const float *src, size_t count)
+{
+    for (size_t i = 0; i < count; i++) dst[i] = cd_f32_to_bf16(src[i]);
+}
+
+static int64_t saturate(double x, int64_t low, int64_t high)
+{
+    int64_t v = cd_f64_to_i64(x);
+    return v < low ? low : v > high ? high : v;
+}
+
+static void f64_from(cddp_dtype dtype, double *dst, const void *src, size_t count)
+{
+    const float *f = src;
+    const uint16_t *h = src;
+    switch (dtype) {
+    case CDDP_F64: memcpy(dst, src, count * sizeof *dst); break;
+    case CDDP_F32: for (size_t i = 0; i < count; i++) dst[i] = (double)f[i]; break;
+    case CDDP_C64: for (size_t i = 0; i < count; i++) dst[i] = (double)f[2 * i]; break;
+    case CDDP_F16: for (size_t i = 0; i < count; i++) dst[i] = (double)cd_f16_to_f32(h[i]); break;
+    case CDDP_BF16: for (size_t i = 0; i < count; i++) dst[i] = (double)cd_bf16_to_f32(h[i]); break;
+    default: CD_ASSERT(!"a float dtype");
+    }
+}
+
+static void f64_to(cddp_dtype dtype, void *dst, const double *src, size_t count)
+{
+    float *f = dst;
+    uint16_t *h = dst;
+    switch (dtype) {
+    case CDDP_F64: memcpy(dst, src, count * sizeof *src); break;
+    case CDDP_F32: for (size_t i = 0; i < count; i++) f[i] = (float)src[i]; break;
+    case CDDP_C64:
+        for (size_t i = 0; i < count; i++) {
+            f[2 * i] = (float)src[i];
+            f[2 * i + 1] = 0;
+        }
+        break;
+    case CDDP_F16: for (size_t i = 0; i < count; i++) h[i] = cd_f64_to_f16(src[i]); break;
+    case CDDP_BF16: for (size_t i = 0; i < count; i++) h[i] = cd_f64_to_bf16(src[i]); break;
+    case CDDP_I64: for (size_t i = 0; i < count; i++) ((int64_t *)dst)[i] = cd_f64_to_i64(src[i]); break;
+    case CDDP_I32:
+        for (size_t i = 0; i < count; i++) ((int32_t *)dst)[i] = (int32_t)saturate(src[i], INT32_MIN, INT32_MAX);
+        break;
+    case CDDP_U8: for (size_t i = 0; i < count; i++) ((uint8_t *)dst)[i] = (uint8_t)saturate(src[i], 0, 255); break;
+    case CDDP_DTYPE_COUNT: CD_ASSERT(!"a dtype");
+    }
+}
+
+static void i64_from(cddp_dtype dtype, int64_t *dst, const void *src, size_t count)
+{
+    switch (dtype) {
+    case CDDP_I64: memcpy(dst, src, count * sizeof *dst); break;
+    case CDDP_I32: for (size_t i = 0; i < count; i++) dst[i] = ((const int32_t *)src)[i]; break;
+    case CDDP_U8: for (size_t i = 0; i < count; i++) dst[i] = ((const uint8_t *)src)[i]; break;
+    default: CD_ASSERT(!"an integer dtype");
+    }
+}
+
+static void i64_to(cddp_dtype dtype, void *dst, const int64_t *src, size_t count)
+{
+    float *f = dst;
+    switch (dtype) {
+    case CDDP_I64: memcpy(dst, src, count * sizeof *src); break;
+    case CDDP_I32: for (size_t i = 0; i < count; i++) ((int32_t *)dst)[i] = (int32_t)(uint32_t)(uint64_t)src[i]; break;
+    case CDDP_U8: for (size_t i = 0; i < count; i++) ((uint8_t *)dst)[i] = (uint8_t)(uint64_t)src[i]; break;
+    case CDDP_F64: for (size_t i = 0; i < count; i++) ((double *)dst)[i] = (double)src[i]; break;
+    case CDDP_F32: for (size_t i = 0; i < count; i++) f[i] = (float)src[i]; break;
+    case CDDP_C64:
+        for (size_t i = 0; i < count; i++) {
+            f[2 * i] = (float)src[i];
+            f[2 * i + 1] = 0;
+        }
+        break;
+    case CDDP_F16: for (size_t i = 0; i < count; i++) ((uint16_t *)dst)[i] = cd_f64_to_f16(cd_i64_to_f64_odd(src[i])); break;
+    case CDDP_BF16: for (size_t i = 0; i < count; i++) ((uint16_t *)dst)[i] = cd_f64_to_bf16(cd_i64_to_f64_odd(src[i])); break;
+    case CDDP_DTYPE_COUNT: CD_ASSERT(!"a dtype");
+    }
+}
+
+static bool is_integer(cddp_dtype dtype) { return dtype == CDDP_I64 || dtype == CDDP_I32 || dtype == CDDP_U8; }
+
+/* Pairs that matter for speed have their own loop. */
+static bool convert_directly(cddp_dtype dst_dtype, void *dst, cddp_dtype src_dtype, const void *src, size_t count)
+{
+    if (dst_dtype == src_dtype) memmove(dst, src, count * cddp_dtype_bytes(dst_dtype));
+    else if (dst_dtype == CDDP_F16 && src_dtype == CDDP_F32) cd_convert_f32_to_f16(dst, src, count);
+    else if (dst_dtype == CDDP_BF16 && src_dtype == CDDP_F32) cd_convert_f32_to_bf16(dst, src, count);
+    else if (dst_dtype == CDDP_F32 && src_dtype == CDDP_F16) cd_convert_f16_to_f32(dst, src, count);
+    else if (dst_dtype == CDDP_F32 && src_dtype == CDDP_BF16) cd_convert_bf16_to_f32(dst, src, count);
+    else if (dst_dtype == CDDP_F64 && src_dtype == CDDP_F32) f64_from(src_dtype, dst, src, count);
+    else if (dst_dtype == CDDP_F32 && src_dtype == CDDP_F64) f64_to(dst_dtype, dst, src, count);
+    else return false;
+    return true;
+}
+
+void cd_convert(cddp_dtype dst_dtype, void *dst, cddp_dtype src_dtype, const void *src, size_t count)
+{
+    if (count == 0 || convert_directly(dst_dtype, dst, src_dtype, src, count)) return;
+    unsigned char *to = dst;
+    const unsigned char *from = src;
+    while (count > 0) {
+        size_t n = count < CHUNK ? count : CHUNK;
+        if (is_integer(src_dtype)) {
+            int64_t wide[CHUNK];
+            i64_from(src_dtype, wide, from, n);
+            i64_to(dst_dtype, to, wide, n);
+        } else {
+            double wide[CHUNK];
+            f64_from(src_dtype, wide, from, n);
+            f64_to(dst_dtype, to, wide, n);
+        }
+        from += n * cddp_dtype_bytes(src_dtype);
+        to += n * cddp_dtype_bytes(dst_dtype);
+        count -= n;
+    }
+}
+
+double cd_element_get(cddp_dtype dtype, const void *element)
+{
+    double value = 0;
+    cd_convert(CDDP_F64, &value, dtype, element, 1);
+    return value;
+}
+
+void cd_element_set(cddp_dtype dtype, void *element, double value)
+{
+    cd_convert(dtype, element, CDDP_F64, &value, 1);
+}

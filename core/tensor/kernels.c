@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Element-wise loops, written so that compilers vectorise them without changing a bit.
+**
+** f32, f64 and integers have one loop per operation, made by a macro per family. f16 and bf16 run the f32
+** loop over chunks that are widened before and rounded after each single operation. c64 is two f32 per
+** element, except where its parts mix (product).
+** Not here: conversions (dtype.c), the matrix product (linalg.c), strides (cpu.c). */
+#include "core/tensor/kernels.h"
+
+#include "core/base/assert.h"
+
+#define CHUNK 256
+#define UNUSED(x) (void)(x)
+
+/* ---- f32 and f64 ---- */
+
+#define FLOAT_KERNELS(T, name)                                                                                         \
+    static void scale_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                 \
+    {                                                                                                                  \
+        T *d = dst;                                                                                                    \
+        const T *s = src;                                                                                              \
+        const T factor = (T)scalar->value;                                                                             \
+        for (size_t i = 0; i < count; i++) d[i] = s[i] * factor;                                                       \
+    }                                                                                                                  \
+    static void axpy_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                  \
+    {                                                                                                                  \
+        T *d = dst;                                                                                                    \
+        const T *s = src;                                                                                              \
+        const T alpha = (T)scalar->value;                                                                              \
+        for (size_t i = 0; i < count; i++) d[i] = d[i] + alpha * s[i];                                                 \
+    }                                                                                                                  \
+    static void sum_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                   \
+    {                                                                                                                  \
+        T *d = dst;                                                                                                    \
+        const T *s = src;                                                                                              \
+        UNUSED(scalar);                                                                                                \
+        for (size_t i = 0; i < count; i++) d[i] = d[i] + s[i];                                                         \
+    }                                                                                                                  \
+    static void product_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)               \
+    {                                                                                                                  \
+        T *d = dst;                                                                                                    \
+        const T *s = src;                                                                                              \
+        UNUSED(scalar);                                                                                                \
+        for (size_t i = 0; i < count; i++) d[i] = d[i] * s[i];                                                         \
+    }                                                                                                                  \
+    /* A NaN on either side gives NaN, the destination's first; of equal operands (+0, -0) the destination stays. */   \
+    static void min_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                   \
+    {                                                                                                                  \
+        T *d = dst;                                                                                                    \
+        const T *s = src;                                                                                              \
+        UNUSED(scalar);                                                                                                \
+        for (size_t i = 0; i < count; i++) d[i] = d[i] != d[i] || d[i] <= s[i] ? d[i] : s[i];                          \
+    }                                                                                                                  \
+    static void max_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                   \
+    {                                                                                                                  \
+        T *d = dst;                                                                                                    \
+        const T *s = src;                                                                                              \
+        UNUSED(scalar);                                                                                                \
+        for (size_t i = 0; i < count; i++) d[i] = d[i] != d[i] || d[i] >= s[i] ? d[i] : s[i];                          \
+    }
+
+FLOAT_KERNELS(float, f32)
+FLOAT_KERNELS(double, f64)
+
+static void divide_f32(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)
+{
+    float *d = dst;
+    const float *s = src;
+    if (scalar->count <= 1 << 24) { /* n is an f32: one division, one rounding */
+        const float n = (float)scalar->count;
+        for (size_t i = 0; i < count; i++) d[i] = s[i] / n;
+    } else { /* correct too: the f64 quotient cannot lie on an f32 midpoint unless it is exact */
+        const double n = (double)scalar->count;
+        for (size_t i = 0; i < count; i++) d[i] = (float)((double)s[i] / n);
+    }
+}
+
+static void divide_f64(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)
+{
+    double *d = dst;
+    const double *s = src;
+    const double n = (double)scalar->count;
+    for (size_t i = 0; i < count; i++) d[i] = s[i] / n;
+}
+
+/* ---- integers: everything modulo 2^bits ---- */
+
+#define INTEGER_KERNELS(T, U, name)                                                                                    \
+    static void scale_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                 \
+    {                                                                                                                  \
+        T *d = dst;                                                                                                    \
+        const T *s = src;                                                                                              \
+        const uint64_t factor = (uint64_t)cd_f64_to_i64(scalar->value);                                                \
+        for (size_t i = 0; i < count; i++) d[i] = (T)(U)((uint64_t)s[i] * factor);                                     \
+    }                                                                                                                  \
+    static void axpy_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                  \
+    {                                                                                                                  \
+        T *d = dst;                                                                                                    \
+        const T *s = src;                                                                                              \
+        const uint64_t alpha = (uint64_t)cd_f64_to_i64(scalar->value);                                                 \
+        for (size_t i = 0; i < count; i++) d[i] = (T)(U)((uint64_t)d[i] + alpha * (uint64_t)s[i]);                     \
+    }                                                                                                                  \
+    static void divide_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                \
+    {                                                                                                                  \
+        T *d = dst;                                                                                                    \
+        const T *s = src;                                                                                              \
+        for (size_t i = 0; i < count; i++) d[i] = (T)((int64_t)s[i] / scalar->count);                                  \
+    }                                                                                                                  \
+    INTEGER_REDUCE(T, U, sum_##name, (uint64_t)d[i] + (uint64_t)s[i])                                                  \
+    INTEGER_REDUCE(T, U, product_##name, (uint64_t)d[i] * (uint64_t)s[i])                                              \
+    INTEGER_REDUCE(T, U, min_##name, d[i] <= s[i] ? d[i] : s[i])                                                       \
+    INTEGER_REDUCE(T, U, max_##name, d[i] >= s[i] ? d[i] : s[i])                                                       \
+    INTEGER_REDUCE(T, U, band_##name, d[i] & s[i])                                                                     \
+    INTEGER_REDUCE(T, U, bor_##name, d[i] | s[i])                                                                      \
+    INTEGER_REDUCE(T, U, bxor_##name, d[i] ^ s[i])
+
+#define INTEGER_REDUCE(T, U, name, expression)                                                                         \
+    static void name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                         \
+    {                                                                                                                  \
+        T *d = dst;                                                                                                    \
+        const T *s = src;                                                                                              \
+        UNUSED(scalar);                                                                                                \
+        for (size_t i = 0; i < count; i++) d[i] = (T)(U)(expression);                                                  \
+    }
+
+INTEGER_KERNELS(uint8_t, uint8_t, u8)
+INTEGER_KERNELS(int32_t, uint32_t, i32)
+INTEGER_KERNELS(int64_t, uint64_t, i64)
+
+/* ---- f16 and bf16: widen, one f32 operation, round ---- */
+
+static void through_f32(cd_kernel_fn kernel, cddp_dtype dtype, uint16_t *dst, const uint16_t *src, size_t count,
+                        const cd_kernel_scalar *scalar)
+{
+    float wide_dst[CHUNK], wide_src[CHUNK];
+    for (size_t start = 0; start < count; start += CHUNK) {
+        size_t n = count - start < CHUNK ? count - start : CHUNK;
+        cd_convert(CDDP_F32, wide_dst, dtype, dst + start, n);
+        cd_convert(CDDP_F32, wide_src, dtype, src + start, n);
+        kernel(wide_dst, wide_src, n, scalar);
+        cd_convert(dtype, dst + start, CDDP_F32, wide_dst, n);
+    }
+}
+
+/* The scalar as its dtype holds it. */
+static cd_kernel_scalar rounded(cddp_dtype dtype, const cd_kernel_scalar *scalar)
+{
+    cd_kernel_scalar r = *scalar;
+    uint16_t bits;
+    cd_element_set(dtype, &bits, r.value);
+    r.value = cd_element_get(dtype, &bits);
+    return r;
+}
+
+/* Division in f64 and one rounding: correct for every n up to 2^40, see the bound in divide_f32. */
+static void divide_16(cddp_dtype dtype, uint16_t *dst, const uint16_t *src, size_t count, int64_t n)
+{
+    double wide[CHUNK];
+    for (size_t start = 0; start < count; start += CHUNK) {
+        size_t chunk = count - start < CHUNK ? count - start : CHUNK;
+        cd_convert(CDDP_F64, wide, dtype, src + start, chunk);
+        for (size_t i = 0; i < chunk; i++) wide[i] = wide[i] / (double)n;
+        cd_convert(dtype, dst + start, CDDP_F64, wide, chunk);
+    }
+}
+
+/* The product is rounded to the dtype before it is added. */
+static void axpy_16(cddp_dtype dtype, uint16_t *dst, const uint16_t *src, size_t count, const cd_kernel_scalar *scalar)
+{
+    const cd_kernel_scalar alpha = rounded(dtype, scalar);
+    uint16_t product[CHUNK];
+    for (size_t start = 0; start < count; start += CHUNK) {
+        size_t n = count - start < CHUNK ? count - start : CHUNK;
+        memcpy(product, src + start, n * sizeof product[0]);
+        through_f32(scale_f32, dtype, product, product, n, &alpha);
+        through_f32(sum_f32, dtype, dst + start, product, n, NULL);
+    }
+}
+
+#define SIXTEEN_BIT_KERNELS(dtype, name)                                                                               \
+    static void scale_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                 \
+    {                                                                                                                  \
+        const cd_kernel_scalar factor = rounded(dtype, scalar);                                                        \
+        through_f32(scale_f32, dtype, dst, src, count, &factor);                                                       \
+    }                                                                                                                  \
+    static void axpy_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                  \
+    {                                                                                                                  \
+        axpy_16(dtype, dst, src, count, scalar);                                                                       \
+    }                                                                                                                  \
+    static void divide_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                \
+    {                                                                                                                  \
+        divide_16(dtype, dst, src, count, scalar->count);                                                              \
+    }                                                                                                                  \
+    SIXTEEN_BIT_REDUCE(dtype, sum, name)                                                                               \
+    SIXTEEN_BIT_REDUCE(dtype, product, name)                                                                           \
+    SIXTEEN_BIT_REDUCE(dtype, min, name)                                                                               \
+    SIXTEEN_BIT_REDUCE(dtype, max, name)
+
+#define SIXTEEN_BIT_REDUCE(dtype, operation, name)                                                                     \
+    static void operation##_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)           \
+    {                                                                                                                  \
+        through_f32(operation##_f32, dtype, dst, src, count, scalar);                                                  \
+    }
+
+SIXTEEN_BIT_KERNELS(CDDP_F16, f16)
+SIXTEEN_BIT_KERNELS(CDDP_BF16, bf16)
+
+/* ---- c64 ---- */
+
+#define PART_BY_PART(operation)                                                                                        \
+    static void operation##_c64(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)              \
+    {                                                                                                                  \
+        operation##_f32(dst, src, 2 * count, scalar);                                                                  \
+    }
+PART_BY_PART(scale)
+PART_BY_PART(axpy)
+PART_BY_PART(divide)
+PART_BY_PART(sum)
+
+/* (a + bi)(c + di) = (ac - bd) + (ad + bc)i, each of the four products rounded. */
+static void product_c64(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)
+{
+    float *d = dst;
+    const float *s = src;
+    UNUSED(scalar);
+    for (size_t i = 0; i < 2 * count; i += 2) {
+        const float re = d[i] * s[i] - d[i + 1] * s[i + 1];
+        const float im = d[i] * s[i + 1] + d[i + 1] * s[i];
+        d[i] = re;
+        d[i + 1] = im;
+    }
+}
+
+/* ---- tables by dtype, in the order of cddp_dtype ---- */
+
+#define ALL_DTYPES(operation)                                                                                          \
+    {operation##_f64, operation##_f32, operation##_f16, operation##_bf16, operation##_c64, operation##_i64,            \
+     operation##_i32, operation##_u8}
+#define ORDERED_DTYPES(operation)                                                                                      \
+    {operation##_f64, operation##_f32, operation##_f16, operation##_bf16, NULL, operation##_i64, operation##_i32,      \
+     operation##_u8}
+#define INTEGER_DTYPES(operation) {NULL, NULL, NULL, NULL, NULL, operation##_i64, operation##_i32, operation##_u8}
+
+cd_kernel_fn cd_kernel_scale(cddp_dtype dtype)
+{
+    static const cd_kernel_fn table[CDDP_DTYPE_COUNT] = ALL_DTYPES(scale);
+    return table[dtype];
+}
+
+cd_kernel_fn cd_kernel_divide(cddp_dtype dtype)
+{
+    static const cd_kernel_fn table[CDDP_DTYPE_COUNT] = ALL_DTYPES(divide);
+    return table[dtype];
+}
+
+cd_kernel_fn cd_kernel_axpy(cddp_dtype dtype)
+{
+    static const cd_kernel_fn table[CDDP_DTYPE_COUNT] = ALL_DTYPES(axpy);
+    return table[dtype];
+}
+
+cd_kernel_fn cd_kernel_reduce(cddp_red_op op, cddp_dtype dtype)
+{
+    static const cd_kernel_fn table[CDDP_RED_COUNT][CDDP_DTYPE_COUNT] = {
+        [CDDP_RED_SUM] = ALL_DTYPES(sum),      [CDDP_RED_PRODUCT] = ALL_DTYPES(product),
+        [CDDP_RED_MIN] = ORDERED_DTYPES(min),  [CDDP_RED_MAX] = ORDERED_DTYPES(max),
+        [CDDP_RED_BAND] = INTEGER_DTYPES(band), [CDDP_RED_BOR] = INTEGER_DTYPES(bor),
+        [CDDP_RED_BXOR] = INTEGER_DTYPES(bxor)};
+    return (unsigned)op < CDDP_RED_COUNT ? table[op][dtype] : NULL;
+}
+
+/* ---- whole-array results ---- */
+
+static void squares_f64(cd_squares *q, const double *x, size_t count)
+{
+    size_t i = 0;
+    for (; i < count && (q->count & 7u) != 0; i++) q->lanes[q->count++ & 7u] += x[i] * x[i];
+    for (; i + 8 <= count; i += 8, q->count += 8)
+        for (size_t lane = 0; lane < 8; lane++) q->lanes[lane] += x[i + lane] * x[i + lane];
+    for (; i < count; i++) q->lanes[q->count++ & 7u] += x[i] * x[i];
+}
+
+void cd_kernel_squares(cd_squares *squares, cddp_dtype dtype, const void *src, size_t count)
+{
+    double wide[CHUNK];
+    const unsigned char *from = src;
+    cddp_dtype element = dtype == CDDP_C64 ? CDDP_F32 : dtype;
+    if (dtype == CDDP_C64) count *= 2;
+    while (count > 0) {
+        size_t n = count < CHUNK ? count : CHUNK;
+        cd_convert(CDDP_F64, wide, element, from, n);
+        squares_f64(squares, wide, n);
+        from += n * cddp_dtype_bytes(element);
+        count -= n;
+    }
+}
+
+double cd_kernel_squares_total(const cd_squares *squares)
+{
+    const double *l = squares->lanes;
+    return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+}
+
+/* All exponent bits set. The block test has no branch inside, so that it vectorises; the block is then searched. */
+#define FIND_NONFINITE(T, name, mask)                                                                                  \
+    static size_t name(const void *src, size_t count)                                                                  \
+    {                                                                                                                  \
+        const T *bits = src;                                                                                           \
+        for (size_t start = 0; start < count; start += CHUNK) {                                                        \
+            size_t end = count - start < CHUNK ? count : start + CHUNK;                                                \
+            unsigned found = 0;                                                                                        \
+            for (size_t i = start; i < end; i++) found |= (bits[i] & (mask)) == (mask);                                \
+            for (size_t i = start; found != 0 && i < end; i++)                                                         \
+                if ((bits[i] & (mask)) == (mask)) return i;                                                            \
+        }                                                                                                              \
+        return count;                                                                                                  \
+    }
+FIND_NONFINITE(uint64_t, find_f64, UINT64_C(0x7ff0000000000000))
+FIND_NONFINITE(uint32_t, find_f32, 0x7f800000u)
+FIND_NONFINITE(uint16_t, find_f16, 0x7c00u)
+FIND_NONFINITE(uint16_t, find_bf16, 0x7f80u)
+
+size_t cd_kernel_find_nonfinite(cddp_dtype dtype, const void *src, size_t count)
+{
+    switch (dtype) {
+    case CDDP_F64: return find_f64(src, count);
+    case CDDP_F32: return find_f32(src, count);
+    case CDDP_F16: return find_f16(src, count);
+    case CDDP_BF16: return find_bf16(src, count);
+    case CDDP_C64: {
+        size_t part = find_f32(src, 2 * count);
+        return part == 2 * count ? count : part / 2;
+    }
+    default: return count; /* integers are finite */
+    }
+}

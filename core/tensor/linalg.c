@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The matrix product in register tiles.
+**
+**            NR columns                    A tile of MR rows × NR columns keeps its sums in registers while k
+**        ┌───────┐ panel of b, packed      runs from 0 to the end; a is broadcast, a row of the panel is one
+**      k │░░░░░░░│ k-major, zero-padded    vector load. The sum over k is never split: so its order is the
+**        └───────┘                         same in every tile shape, and a tile at the border (fewer rows, or
+**   a ┌────┐ ┌───────┐                     columns that are padding) gives the bits that a full one gives.
+**  MR │    │ │ tile  │
+**     └────┘ └───────┘                     Limitations: the packed panel is k × NR elements, so beyond a k of
+**                                          some 10,000 it leaves the L2 cache and speed drops.
+**
+** The same tile body is compiled for several instruction sets; only element-wise multiply and add occur, each
+** rounded, so the width of a vector cannot change a bit. */
+#include "core/tensor/linalg.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/tensor/kernels.h"
+
+#include <string.h>
+
+/* One tile, as wide as its version says: tile (rows, width) = a (rows, k) × panel (k, width). */
+typedef struct tile_args {
+    const void *a; /* first element of the tile's first row */
+    int64_t a_row, a_k;
+    const void *panel;
+    int64_t panel_stride; /* elements from one k to the next */
+    void *tile;           /* packed */
+    int64_t k;
+} tile_args;
+
+typedef void (*tile_fn)(const tile_args *args);
+
+#define ROWS_MAX 8
+#define WIDTH_MAX 32
+
+#if defined(__GNUC__)
+/* Vectors in the compiler's own notation: element-wise, any target, no intrinsics. A load through memcpy needs
+** no alignment. A scalar factor is broadcast. */
+#define TILE(name, attributes, T, bytes, vectors, rows)                                                                \
+    attributes static void name(const tile_args *args)                                                                 \
+    {                                                                                                                  \
+        typedef T vector __attribute__((vector_size(bytes)));                                                          \
+        vector sum[rows][vectors];                                                                                     \
+        memset(sum, 0, sizeof sum);                                                                                    \
+        const T *a = args->a, *panel = args->panel;                                                                    \
+        for (int64_t k = 0; k < args->k; k++, a += args->a_k, panel += args->panel_stride) {                           \
+            vector b[vectors];                                                                                         \
+            memcpy(b, panel, sizeof b);                                                                                \
+            for (int r = 0; r < rows; r++)                                                                             \
+                for (int v = 0; v < vectors; v++) sum[r][v] += a[r * args->a_row] * b[v];                              \
+        }                                                                                                              \
+        memcpy(args->tile, sum, sizeof sum);                                                                           \
+    }
+#else
+#define TILE(name, attributes, T, bytes, vectors, rows)                                                                \
+    static void name(const tile_args *args)                                                                            \
+    {                                                                                                                  \
+        enum { WIDTH = vectors * (bytes) / sizeof(T) };                                                                \
+        T sum[rows][WIDTH];                                                                                            \
+        memset(sum, 0, sizeof sum);                                                                                    \
+        const T *a = args->a, *panel = args->panel;                                                                    \
+        for (int64_t k = 0; k < args->k; k++, a += args->a_k, panel += args->panel_stride)                             \
+            for (int r = 0; r < rows; r++)                                                                             \
+                for (int j = 0; j < WIDTH; j++) sum[r][j] += a[r * args->a_row] * panel[j];                            \
+        memcpy(args->tile, sum, sizeof sum);                                                                           \
+    }
+#endif
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define CD_HAS_X86 1
+#define TARGET(isa) __attribute__((target(isa)))
+TILE(tile_f32_avx2, TARGET("avx2"), float, 32, 2, 6)
+TILE(line_f32_avx2, TARGET("avx2"), float, 32, 2, 1)
+TILE(tile_f64_avx2, TARGET("avx2"), double, 32, 2, 6)
+TILE(line_f64_avx2, TARGET("avx2"), double, 32, 2, 1)
+TILE(tile_f32_avx512, TARGET("avx512f"), float, 64, 2, 8)
+TILE(line_f32_avx512, TARGET("avx512f"), float, 64, 2, 1)
+TILE(tile_f64_avx512, TARGET("avx512f"), double, 64, 2, 8)
+TILE(line_f64_avx512, TARGET("avx512f"), double, 64, 2, 1)
+#else
+#define CD_HAS_X86 0
+#endif
+TILE(tile_f32, , float, 16, 2, 4)
+TILE(line_f32, , float, 16, 2, 1)
+TILE(tile_f64, , double, 16, 2, 4)
+TILE(line_f64, , double, 16, 2, 1)
+
+/* A pair of versions: full tiles, and single rows for what is left. */
+typedef struct tile_version {
+    tile_fn tile, line;
+    int64_t rows, width;
+} tile_version;
+
+static tile_version version_of(cd_isa isa, bool is_f64)
+{
+#if CD_HAS_X86
+    if (isa == CD_ISA_AVX512)
+        return is_f64 ? (tile_version){tile_f64_avx512, line_f64_avx512, 8, 16}
+                      : (tile_version){tile_f32_avx512, line_f32_avx512, 8, 32};
+    if (isa == CD_ISA_AVX2)
+        return is_f64 ? (tile_version){tile_f64_avx2, line_f64_avx2, 6, 8}
+                      : (tile_version){tile_f32_avx2, line_f32_avx2, 6, 16};
+#endif
+    (void)isa;
+    return is_f64 ? (tile_version){tile_f64, line_f64, 4, 4} : (tile_version){tile_f32, line_f32, 4, 8};
+}
+
+cd_isa cd_isa_best(void)
+{
+#if CD_HAS_X86
+    if (__builtin_cpu_supports("avx512f")) return CD_ISA_AVX512;
+    if (__builtin_cpu_supports("avx2")) return CD_ISA_AVX2;
+#endif
+    return CD_ISA_PORTABLE;
+}
+
+/* Copies columns first … first + width - 1 of b, k-major; columns beyond n are zeros. */
+#define PACK(T, name)                                                                                                  \
+    static void name(const cd_matmul_args *args, int64_t first, int64_t width, T *panel)                               \
+    {                                                                                                                  \
+        const cd_matmul_shape *s = &args->shape;                                                                       \
+        const int64_t valid = s->n - first < width ? s->n - first : width;                                             \
+        const T *b = (const T *)args->b + first * s->b_col;                                                            \
+        for (int64_t k = 0; k < s->k; k++, b += s->b_k, panel += width) {                                              \
+            for (int64_t j = 0; j < valid; j++) panel[j] = b[j * s->b_col];                                            \
+            for (int64_t j = valid; j < width; j++) panel[j] = 0;                                                      \
+        }                                                                                                              \
+    }
+PACK(float, pack_f32)
+PACK(double, pack_f64)
+
+/* Where a finished tile goes. */
+typedef struct tile_place {
+    int64_t row, rows;      /* of the result */
+    int64_t column, columns; /* valid ones */
+    int64_t width;
+} tile_place;
+
+#define STORE(T, name)                                                                                                 \
+    static void name(const cd_matmul_args *args, const tile_place *p, const T *tile)                                   \
+    {                                                                                                                  \
+        const cd_matmul_shape *s = &args->shape;                                                                       \
+        for (int64_t r = 0; r < p->rows; r++) {                                                                        \
+            T *dst = (T *)args->dst + (p->row + r) * s->dst_row + p->column * s->dst_col;                              \
+            const T *sums = tile + r * p->width;                                                                       \
+            for (int64_t j = 0; j < p->columns; j++) {                                                                 \
+                T *d = dst + j * s->dst_col;                                                                           \
+                *d = args->accumulate ? *d + sums[j] : sums[j];                                                        \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+STORE(float, store_f32)
+STORE(double, store_f64)
+
+/* All rows of one panel. */
+static void run_panel(const cd_matmul_args *args, const tile_version *version, tile_args *t, tile_place *place)
+{
+    const cd_matmul_shape *s = &args->shape;
+    const bool is_f64 = args->dtype == CDDP_F64;
+    const int64_t element = is_f64 ? 8 : 4;
+    double tile[ROWS_MAX * WIDTH_MAX]; /* as T; sized for the larger one */
+    t->tile = tile;
+    for (place->row = 0; place->row < s->m; place->row += place->rows) {
+        place->rows = s->m - place->row >= version->rows ? version->rows : 1;
+        t->a = (const char *)args->a + place->row * s->a_row * element;
+        (place->rows == 1 ? version->line : version->tile)(t);
+        if (is_f64) store_f64(args, place, tile);
+        else store_f32(args, place, (const float *)(const void *)tile);
+    }
+}
+
+/* f32 and f64. */
+static cddp_status matmul_wide(const cd_matmul_args *args, cd_isa isa, const cddp_allocator *allocator, cddp_error *err)
+{
+    const cd_matmul_shape *s = &args->shape;
+    const bool is_f64 = args->dtype == CDDP_F64;
+    const tile_version version = version_of(isa, is_f64);
+    const size_t panel_bytes = (size_t)(s->k * version.width) * (is_f64 ? 8 : 4);
+    void *panel = cd_allocate(allocator, panel_bytes);
+    if (panel == NULL) return cd_fail(err, CDDP_E_NOMEM, "matmul: no %zu bytes for packing", panel_bytes);
+    tile_args t = {.a_row = s->a_row, .a_k = s->a_k, .k = s->k};
+    for (int64_t column = 0; column < s->n; column += version.width) {
+        tile_place place = {.column = column, .width = version.width,
+                            .columns = s->n - column < version.width ? s->n - column : version.width};
+        /* With few rows a panel is read too seldom to be worth packing. */
+        bool direct = s->b_col == 1 && place.columns == version.width && s->m <= 2 * version.rows;
+        if (!direct && is_f64) pack_f64(args, column, version.width, panel);
+        if (!direct && !is_f64) pack_f32(args, column, version.width, panel);
+        t.panel = direct ? (const char *)args->b + column * (is_f64 ? 8 : 4) : panel;
+        t.panel_stride = direct ? s->b_k : version.width;
+        run_panel(args, &version, &t, &place);
+    }
+    cd_release(allocator, panel, panel_bytes);
+    return CDDP_OK;
+}
+
+/* A dense f32 copy (rows, columns) of a strided 16-bit matrix. */
+typedef struct widening {
+    cddp_dtype dtype;
+    const uint16_t *src;
+    int64_t rows, columns, row_stride, column_stride;
+} widening;
+
+static void widen(const widening *w, float *dst)
+{
+    for (int64_t r = 0; r < w->rows; r++)
+        for (int64_t c = 0; c < w->columns; c++) {
+            uint16_t h = w->src[r * w->row_stride + c * w->column_stride];
+            *dst++ = w->dtype == CDDP_F16 ? cd_f16_to_f32(h) : cd_bf16_to_f32(h);
+        }
+}
+
+/* Rounds the sums; an accumulation is one more operation, with its own rounding. */
+static void narrow(const cd_matmul_args *args, const float *sums)
+{
+    const cd_matmul_shape *s = &args->shape;
+    for (int64_t r = 0; r < s->m; r++)
+        for (int64_t c = 0; c < s->n; c++) {
+            uint16_t *d = (uint16_t *)args->dst + r * s->dst_row + c * s->dst_col, rounded;
+            cd_convert(args->dtype, &rounded, CDDP_F32, sums++, 1);
+            if (args->accumulate) cd_kernel_reduce(CDDP_RED_SUM, args->dtype)(d, &rounded, 1, NULL);
+            else *d = rounded;
+        }
+}
+
+/* f16 and bf16: through dense f32 copies of all three matrices. */
+static cddp_status matmul_16(const cd_matmul_args *args, cd_isa isa, const cddp_allocator *allocator, cddp_error *err)
+{
+    const cd_matmul_shape *s = &args->shape;
+    const size_t count = (size_t)(s->m * s->k + s->k * s->n + s->m * s->n);
+    float *a = cd_allocate_array(allocator, count, sizeof *a);
+    if (a == NULL) return cd_fail(err, CDDP_E_NOMEM, "matmul: no memory for %zu widened elements", count);
+    float *b = a + s->m * s->k, *sums = b + s->k * s->n;
+    widen(&(widening){args->dtype, args->a, s->m, s->k, s->a_row, s->a_k}, a);
+    widen(&(widening){args->dtype, args->b, s->k, s->n, s->b_k, s->b_col}, b);
+    cd_matmul_args wide = {.shape = {.m = s->m, .n = s->n, .k = s->k, .a_row = s->k, .a_k = 1, .b_k = s->n,
+                                     .b_col = 1, .dst_row = s->n, .dst_col = 1},
+                           .dtype = CDDP_F32, .dst = sums, .a = a, .b = b};
+    cddp_status status = matmul_wide(&wide, isa, allocator, err);
+    if (status == CDDP_OK) narrow(args, sums);
+    cd_release(allocator, a, count * sizeof *a);
+    return status;
+}
+
+cddp_status cd_matmul(const cd_matmul_args *args, cd_isa isa, const cddp_allocator *allocator, cddp_error *err)
+{
+    if (args->shape.m == 0 || args->shape.n == 0) return CDDP_OK;
+    if (args->dtype == CDDP_F64 || args->dtype == CDDP_F32) return matmul_wide(args, isa, allocator, err);
+    return matmul_16(args, isa, allocator, err);
+}

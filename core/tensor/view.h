@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checking views, and walking through their elements in logical order whatever their strides.
+**
+** Every device implements its operations over these walks, so that all of them agree on what "logical
+** order" and "as many elements" mean.
+** Errors     the checks name the operation and the operand that was wrong.
+*/
+#pragma once
+#include "cddp/device.h"
+
+/* Defined, dimensions and sizes in range, dtype known and held by the device. `operation` names the caller. */
+cddp_status cd_view_check(const cddp_tensor *t, const char *operation, const char *operand, cddp_error *err);
+/* Both checked, on the same kind of device, and with the same sizes; or as many elements where one of the two
+** is one-dimensional (a flat bucket slice). */
+cddp_status cd_view_check_pair(const cddp_tensor *dst, const cddp_tensor *src, const char *operation,
+                               cddp_error *err);
+/* The pair above, and equal dtypes. */
+cddp_status cd_view_check_same(const cddp_tensor *dst, const cddp_tensor *src, const char *operation,
+                               cddp_error *err);
+/* Operands of a product agree: (m, k) × (k, n) = (m, n), one floating dtype. */
+typedef struct cd_matmul_shape {
+    int64_t m, n, k;
+    int64_t a_row, a_k; /* element strides of a by row and by summed index */
+    int64_t b_k, b_col; /* element strides of b */
+    int64_t dst_row, dst_col;
+} cd_matmul_shape;
+cddp_status cd_view_check_matmul(const cddp_tensor *dst, const cddp_matmul *operands, cd_matmul_shape *shape,
+                                 cddp_error *err);
+/* host_bytes is exactly what the view holds. */
+cddp_status cd_view_check_host(const cddp_tensor *t, const void *host, size_t host_bytes, const char *operation,
+                               cddp_error *err);
+bool cd_dtype_is_integer(cddp_dtype dtype);
+
+/* A stretch of elements whose positions in storage form an arithmetic sequence. */
+typedef struct cd_stretch {
+    int64_t position; /* of the first element, in elements from the start of storage */
+    int64_t stride;   /* 1 whenever length is 1 */
+    int64_t length;
+} cd_stretch;
+
+/* Walks a view in logical order. Dimensions that continue each other are merged first, so a contiguous view
+** is one stretch. */
+typedef struct cd_walk {
+    uint32_t dim_count;
+    int64_t sizes[CDDP_DIMS_MAX];
+    int64_t strides[CDDP_DIMS_MAX];
+    int64_t index[CDDP_DIMS_MAX];
+    int64_t position;
+    int64_t left; /* elements not yet handed out */
+} cd_walk;
+
+void cd_walk_begin(cd_walk *walk, const cddp_tensor *t);
+/* Elements that the current stretch still has; 0 at the end. */
+int64_t cd_walk_ahead(const cd_walk *walk);
+/* Hands out the next `length` ≤ cd_walk_ahead elements. */
+cd_stretch cd_walk_take(cd_walk *walk, int64_t length);
+
+/* True when both views put the same logical element at the same distance from their first one and have no
+** gaps: an element-wise operation may then run through memory in one go. */
+bool cd_view_is_parallel(const cddp_tensor *a, const cddp_tensor *b);
