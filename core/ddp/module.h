@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The wrapped module as the reducer sees it: named parameters and buffers, who is ignored, who is reduced.
+**
+** Ownership  copies names; borrows tensors and gradient slots, which outlive the module table.
+** Errors     messages name the parameter.
+*/
+#pragma once
+#include "cddp/ddp.h"
+
+#define CD_NOT_REDUCED UINT32_MAX
+
+typedef struct cd_module_parameter {
+    char *name;
+    uint64_t name_digest;
+    cddp_tensor tensor;
+    cddp_grad *grad;
+    bool requires_grad, expect_sparse;
+    bool is_ignored; /* on the ignore list, or delayed: no bucket, no verification (IGN-02, DEL-01) */
+    bool is_delayed;
+    uint32_t variable; /* variable index, shared by every name of a shared parameter; or CD_NOT_REDUCED */
+} cd_module_parameter;
+
+typedef struct cd_module_buffer {
+    char *name;
+    cddp_tensor tensor;
+    bool is_ignored;
+} cd_module_buffer;
+
+/* One reduced parameter: its position in `variables` is the variable index (INI-05). */
+typedef struct cd_variable {
+    const char *name; /* of its first not ignored occurrence */
+    cddp_tensor tensor;
+    cddp_grad *grad;
+    uint32_t ordinal; /* position among all parameters */
+    bool expect_sparse;
+} cd_variable;
+
+typedef struct cd_module {
+    const cddp_allocator *allocator;
+    cd_module_parameter *parameters; /* (parameter_count) */
+    size_t parameter_count;
+    cd_module_buffer *buffers; /* (buffer_count) */
+    size_t buffer_count;
+    cd_variable *variables; /* (variable_count) */
+    size_t variable_count, variable_capacity;
+    bool *expect_sparse; /* (variable_count), as the bucket assignment wants it */
+    uint64_t total_bytes; /* of all variables */
+} cd_module;
+
+cddp_status cd_module_init(cd_module *module, const cddp_ddp_options *options, const cddp_allocator *allocator,
+                           cddp_error *err);
+void cd_module_fini(cd_module *module); /* accepts a zeroed module */
+/* Position of a named parameter or buffer, or -1. */
+int64_t cd_module_find_parameter(const cd_module *module, const char *name);
+int64_t cd_module_find_buffer(const cd_module *module, const char *name);

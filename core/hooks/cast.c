@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cast first, then divide in the low type, then sum (HK-02); or let another hook work on the low copy (HK-05).
+**
+** The order is observable: f16(2049) ÷ 3 is 682.5 while f16(2049 ÷ 3) is 683, and 65520 overflows before it is
+** divided (HK-03). The plain hooks cast the sum back into the bucket; the wrappers hand the low tensor on, and the
+** reducer casts while it writes gradients back (HOOK-07).
+**
+** Not here: PowerSGD and the other lossy hooks.
+*/
+#include "core/hooks/cast.h"
+
+#include "cddp/device.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/hooks/hook.h"
+
+#include <string.h>
+
+/* The low-precision twin of one bucket. */
+typedef struct copy {
+    cddp_tensor flat;
+    int64_t capacity;       /* elements allocated */
+    cddp_tensor *gradients; /* (gradient_count) slices of flat, as the inner hook sees them */
+    uint32_t gradient_count;
+    cddp_grad_bucket bucket; /* the inner hook's bucket */
+    cddp_stage_fn inner_next;
+} copy;
+
+struct cd_cast {
+    const cddp_allocator *allocator;
+    cd_cast_spec spec;
+    const cddp_hook *inner;
+    void *inner_self;
+    copy *copies; /* (copy_count) by bucket index */
+    size_t copy_count, copy_capacity;
+};
+
+static cddp_status check_context(const cddp_hook_context *context, const cd_cast_spec *spec, cddp_error *err)
+{
+    const cddp_capabilities *k = cddp_group_capabilities(context->group);
+    if (!spec->wraps && (k->dtypes & CDDP_DTYPE_BIT(spec->dtype)) == 0)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "comm hook %s sums %s, which the backend of group '%s' cannot", spec->name,
+                       cddp_dtype_name(spec->dtype), cddp_group_name(context->group));
+    if (spec->wraps && context->inner == NULL)
+        return cd_fail(err, CDDP_E_CONFIG, "comm hook %s wraps another hook; none was given", spec->name);
+    if (!spec->wraps && context->inner != NULL)
+        return cd_fail(err, CDDP_E_CONFIG, "comm hook %s does not wrap another hook; got %s", spec->name,
+                       context->inner->name);
+    return spec->wraps ? CDDP_OK : cd_hook_refuse_options(context, spec->name, err);
+}
+
+cddp_status cd_cast_create(const cddp_hook_context *context, const cd_cast_spec *spec, void **self, cddp_error *err)
+{
+    CD_TRY(check_context(context, spec, err));
+    cd_cast *c = cd_allocate_zero(context->allocator, sizeof *c);
+    if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for comm hook %s", spec->name);
+    c->allocator = context->allocator;
+    c->spec = *spec;
+    c->inner = context->inner;
+    if (c->inner != NULL && c->inner->create != NULL) {
+        cddp_hook_context inside = *context; /* the options are the inner hook's: a wrapper has none of its own */
+        inside.inner = NULL;
+        cddp_status status = c->inner->create(&inside, &c->inner_self, err);
+        if (status != CDDP_OK) {
+            cd_release(context->allocator, c, sizeof *c);
+            cd_error_frame(err, __FILE__, __func__, __LINE__);
+            return status;
+        }
+    }
+    *self = c;
+    return CDDP_OK;
+}
+
+static void release_copy(cd_cast *c, copy *k)
+{
+    if (k->capacity > 0) k->flat.device->release(k->flat.device, c->spec.dtype, k->capacity, k->flat.storage);
+    cd_release(c->allocator, k->gradients, k->gradient_count * sizeof *k->gradients);
+    memset(k, 0, sizeof *k);
+}
+
+void cd_cast_destroy(void *self)
+{
+    cd_cast *c = self;
+    if (c == NULL) return;
+    for (size_t i = 0; i < c->copy_count; i++) release_copy(c, &c->copies[i]);
+    cd_release(c->allocator, c->copies, c->copy_capacity * sizeof *c->copies);
+    if (c->inner != NULL && c->inner->destroy != NULL) c->inner->destroy(c->inner_self);
+    cd_release(c->allocator, c, sizeof *c);
+}
+
+cddp_status cd_cast_rebuilt(void *self, uint32_t bucket_count, cddp_error *err)
+{
+    cd_cast *c = self;
+    for (size_t i = 0; i < c->copy_count; i++) release_copy(c, &c->copies[i]);
+    if (c->inner != NULL && c->inner->rebuilt != NULL) CD_TRY(c->inner->rebuilt(c->inner_self, bucket_count, err));
+    return CDDP_OK;
+}
+
+static cddp_status make_copy(cd_cast *c, copy *k, const cddp_grad_bucket *bucket, cddp_error *err)
+{
+    release_copy(c, k);
+    const cddp_device *device = bucket->buffer.device;
+    int64_t numel = cddp_tensor_numel(&bucket->buffer);
+    k->gradients = cd_allocate_array(c->allocator, bucket->parameter_count, sizeof *k->gradients);
+    if (k->gradients == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the %s copy of bucket %u", cddp_dtype_name(c->spec.dtype), bucket->index);
+    k->gradient_count = bucket->parameter_count;
+    void *storage = NULL;
+    CD_TRY(device->allocate(device, c->spec.dtype, numel > 0 ? numel : 1, &storage, err));
+    k->capacity = numel > 0 ? numel : 1;
+    k->flat = cddp_tensor_of(device, storage, 0, c->spec.dtype, &numel, 1);
+    for (uint32_t i = 0; i < bucket->parameter_count; i++) {
+        const cddp_tensor *g = &bucket->gradients[i];
+        k->gradients[i] = cddp_tensor_of(device, storage, bucket->offsets[i], c->spec.dtype, g->sizes, g->dim_count);
+    }
+    return CDDP_OK;
+}
+
+static cddp_status find_copy(cd_cast *c, const cddp_grad_bucket *bucket, copy **found, cddp_error *err)
+{
+    if (bucket->parameter_count > 0 && bucket->gradients[0].dtype == CDDP_C64)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "comm hook %s does not take complex gradients (bucket %u)", c->spec.name,
+                       bucket->index);
+    /* Static graph's first pass calls every bucket 0 (STA-04), so the bucket is known by its first parameter. */
+    size_t key = bucket->parameter_ids[0];
+    if (key >= c->copy_count) {
+        if (!cd_vec_grow(c->allocator, (void **)&c->copies, &c->copy_capacity, key + 1, sizeof *c->copies))
+            return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu buckets in comm hook %s", key + 1, c->spec.name);
+        memset(c->copies + c->copy_count, 0, (key + 1 - c->copy_count) * sizeof *c->copies);
+        c->copy_count = key + 1;
+    }
+    copy *k = &c->copies[key];
+    bool fits = k->capacity > 0 && k->gradient_count == bucket->parameter_count &&
+                cddp_tensor_numel(&k->flat) == cddp_tensor_numel(&bucket->buffer);
+    if (!fits) CD_TRY(make_copy(c, k, bucket, err));
+    *found = k;
+    return CDDP_OK;
+}
+
+/* The sum is there: back into the bucket's own dtype. */
+static cddp_status cast_back(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+{
+    copy *k = NULL;
+    CD_TRY(find_copy(self, bucket, &k, err));
+    CD_TRY(bucket->buffer.device->copy(&bucket->buffer, &k->flat, NULL, err));
+    future->result = bucket->buffer;
+    return CDDP_OK;
+}
+
+cddp_status cd_cast_run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    cd_cast *c = self;
+    copy *k = NULL;
+    CD_TRY(cd_hook_refuse_sparse(bucket, c->spec.name, err));
+    CD_TRY(find_copy(c, bucket, &k, err));
+    const cddp_device *device = bucket->buffer.device;
+    CD_TRY(device->copy(&k->flat, &bucket->buffer, NULL, err));
+    CD_TRY(device->divide(&k->flat, &k->flat, cddp_group_size(group), NULL, err));
+    CD_TRY(cd_future_add_allreduce(future, bucket, &k->flat, group, err));
+    future->next = cast_back;
+    return CDDP_OK;
+}
+
+/* Every stage of the inner hook runs on its own bucket, whose buffer is the copy. */
+static cddp_status inner_stage(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+{
+    cd_cast *c = self;
+    copy *k = NULL;
+    CD_TRY(find_copy(c, bucket, &k, err));
+    CD_TRY(k->inner_next(c->inner_self, &k->bucket, future, err));
+    k->inner_next = future->next;
+    if (future->next != NULL) future->next = inner_stage;
+    return CDDP_OK;
+}
+
+cddp_status cd_cast_run_wrapped(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future,
+                                cddp_error *err)
+{
+    cd_cast *c = self;
+    copy *k = NULL;
+    CD_TRY(cd_hook_refuse_sparse(bucket, c->spec.name, err));
+    CD_TRY(find_copy(c, bucket, &k, err));
+    CD_TRY(bucket->buffer.device->copy(&k->flat, &bucket->buffer, NULL, err));
+    k->bucket = *bucket;
+    k->bucket.buffer = k->flat;
+    k->bucket.gradients = k->gradients;
+    CD_TRY(c->inner->run(c->inner_self, &k->bucket, group, future, err));
+    k->inner_next = future->next;
+    if (future->next != NULL) future->next = inner_stage;
+    return CDDP_OK;
+}
+
+cddp_status cd_cast_save(void *self, const cddp_state_writer *writer, cddp_error *err)
+{
+    cd_cast *c = self;
+    if (c->inner->save != NULL) CD_TRY(c->inner->save(c->inner_self, writer, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_cast_load(void *self, const cddp_state_reader *reader, cddp_error *err)
+{
+    cd_cast *c = self;
+    if (c->inner->load != NULL) CD_TRY(c->inner->load(c->inner_self, reader, err));
+    return CDDP_OK;
+}
