@@ -52,47 +52,45 @@ typedef struct cddp_u32_list {
 typedef struct cddp_plan_model {
     const char *name;
     const char *options; /* "key=value,…" as the model documents them */
-    const char *dtype;   /* "f32" */
-    const char *device;  /* "cpu" "symbol" "shape" */
-    int64_t init;        /* 0 shared seed, 1 a seed of its own on every rank */
-    cddp_text_list freeze;      /* patterns of parameters that do not require grad */
-    cddp_text_list ignore;      /* parameters_and_buffers_to_ignore */
+    int64_t dtype;       /* cddp_dtype */
+    int64_t device;      /* 0 cpu, 1 symbol, 2 shape */
+    int64_t init;        /* 0 the same values on every rank, 1 its own on every rank */
+    bool exact;          /* values on a dyadic grid, so that sums do not round */
+    cddp_text_list freeze; /* patterns of parameters that do not require grad */
+    cddp_text_list ignore; /* parameters_and_buffers_to_ignore */
 } cddp_plan_model;
 
 typedef struct cddp_plan_ddp {
     bool broadcast_buffers, init_sync, find_unused_parameters, gradient_as_bucket_view, static_graph;
-    bool skip_all_reduce_unused_params, batched_grad_copy, set_last_bucket_cap, join_broadcast_optimizer_state;
+    bool skip_all_reduce_unused_params, batched_grad_copy, set_last_bucket_cap;
     double bucket_cap_mb;
     cddp_f64_list bucket_cap_mb_list;
     uint64_t first_bucket_bytes;
-    int64_t wrap_count; /* how many times register_comm_hook is called; 0 without a hook */
 } cddp_plan_ddp;
 
 typedef struct cddp_plan_hook {
     const char *name;    /* NULL: none, the reducer divides and all-reduces */
-    const char *options; /* "key=value,…" */
-    const char *inner;   /* wrappers: the wrapped hook */
+    const char *options; /* "key=value,…" or NULL */
+    const char *inner;   /* wrappers: the wrapped hook; else NULL */
 } cddp_plan_hook;
 
 typedef struct cddp_plan_train {
     uint64_t steps;       /* optimizer steps */
     uint64_t micro_steps; /* forwards and backwards per step; all but the last run under no_sync */
     int64_t zero_grad;    /* 0 set to none, 1 fill with zeros, 2 keep */
-    int64_t loss;         /* 0 sum of dyadic weights, 1 mean over the micro-batch, 2 plain sum, 3 mean over tokens */
+    int64_t loss;         /* per-sample weights: 0 dyadic, 1 one over the samples, 2 one */
     double lr_decay;      /* factor on every optimizer's learning rate per step */
     uint64_t forward_us, backward_us; /* virtual cost of one forward, and of each gradient */
-    uint64_t checkpoint_step; /* save after this step; 0: never */
-    uint64_t resume_step;     /* throw everything away before this step and load; 0: never */
-    bool guard_inputs;        /* exact inputs: small integers over powers of two */
+    uint64_t checkpoint_step; /* save after so many steps; 0: never */
+    bool resume;              /* after the checkpoint: throw everything away, rebuild and load it */
 } cddp_plan_train;
 
 typedef struct cddp_plan_data {
     uint64_t samples;      /* per rank and micro-step */
-    uint64_t dataset_size; /* 0: large enough for the whole run */
-    int64_t padding;       /* 0 wrap around, 1 drop the last, 2 uneven */
+    uint64_t dataset_size; /* of an epoch; 0: the run is one epoch */
+    int64_t padding;       /* 0 wrap around, 1 drop the tail */
     bool shuffle;          /* a new order every epoch */
     uint64_t inputs;       /* steps for which this rank has inputs; 0: all (join) */
-    int64_t seed_policy;   /* 0 shared by all ranks, 1 distinct */
 } cddp_plan_data;
 
 typedef struct cddp_plan_amp {
@@ -103,11 +101,11 @@ typedef struct cddp_plan_amp {
 
 typedef struct cddp_plan_clip {
     double max_norm; /* 0: no clipping */
-    int64_t place;   /* 0 after unscale, 1 before unscale, 2 before the reduction */
+    int64_t place;   /* 0 after the reduction, 1 before it, 2 before unscaling */
 } cddp_plan_clip;
 
 typedef struct cddp_plan_join {
-    bool enable, divide_by_initial_world_size, throw_on_early_termination;
+    bool enable, divide_by_initial_world_size, throw_on_early_termination, broadcast_optimizer_state;
 } cddp_plan_join;
 
 typedef struct cddp_plan_settings {
@@ -124,15 +122,16 @@ typedef struct cddp_plan_settings {
 /* One line of a [[rank]] table: on these ranks, this key has this value. */
 typedef struct cddp_plan_override {
     cddp_selector ranks;
-    const char *key;   /* "ddp.find_unused_parameters" */
-    const char *value; /* as --set takes it */
+    const char *key;    /* "ddp.find_unused_parameters" */
+    const char *value;  /* as text */
+    const void *parsed; /* in the representation of the key's field */
 } cddp_plan_override;
 
 /* ---- tables that may appear several times ---- */
 
 typedef struct cddp_plan_optimizer {
     const char *name;
-    const char *kind; /* "sgd" "adam" "adamw" "adagrad" */
+    int64_t kind; /* 0 sgd, 1 adam, 2 adamw, 3 adagrad */
     cddp_text_list parameters; /* patterns; empty: all */
     cddp_selector steps;       /* when it steps */
     double lr, momentum, dampening, weight_decay, beta1, beta2, eps;
@@ -148,10 +147,10 @@ typedef struct cddp_plan_group {
 typedef struct cddp_plan_collective {
     cddp_selector ranks, steps;
     const char *group; /* NULL: the group of the reducer */
-    int64_t op;        /* cddp_op */
+    int64_t op;        /* 0 allreduce, 1 broadcast, 2 allgather, 3 barrier */
     int64_t place;     /* 0 before forward, 1 before backward, 2 after backward, 3 after the step */
     uint64_t numel;
-    const char *dtype;
+    int64_t dtype;     /* cddp_dtype */
     uint64_t root;
 } cddp_plan_collective;
 
@@ -169,14 +168,13 @@ typedef struct cddp_plan_when {
     int64_t bypass;        /* 1: forward of the inner module, the wrapper is not armed */
     int64_t samples;
     int64_t branch;        /* which way control flow goes */
-    cddp_text_list outputs; /* names of the outputs that enter the loss; not given: all */
-    bool outputs_given;
-    cddp_text_list uses;   /* "module=0", "module=2": how often a module runs */
+    cddp_text_list outputs; /* names of the outputs that enter the loss; none: all */
+    cddp_text_list uses;    /* "unit=2": how often a unit of the model runs */
     int64_t ready;         /* 0 the engine's order, 1 reversed, 2 seeded shuffle, 3 the world chooses, 4 listed */
     cddp_text_list ready_order; /* parameter names, first ready first */
     int64_t skip;          /* 0 nothing, 1 the backward, 2 the optimizer step, 3 the whole micro-step */
     int64_t stop;          /* 1: this rank leaves the loop before this step */
-    int64_t poison;        /* 0 nothing, 1 NaN, 2 infinity in a local gradient before it is reduced */
+    int64_t poison;        /* 0 nothing, 1 NaN, 2 infinity, 3 a huge number in a local gradient */
     const char *poison_parameter;
     int64_t abort_after;   /* leave the backward after so many gradients */
     int64_t early_step;    /* 1: the optimizer steps before backward ended */
@@ -186,10 +184,12 @@ typedef struct cddp_plan_when {
 } cddp_plan_when;
 
 typedef struct cddp_plan_fault {
-    const char *kind; /* as `cddp-verify list faults` names them */
-    int64_t rank, peer; /* -1: none */
-    uint64_t at_us, duration_us;
-    double factor;
+    const char *kind;   /* as `cddp-verify list faults` names them */
+    int64_t when;       /* 0 at a time, 1 before, 2 inside, 3 after the rank's at-th collective */
+    int64_t rank, peer; /* CDDP_PLAN_UNSET: none */
+    uint64_t at;        /* nanoseconds of virtual time, or a collective */
+    uint64_t duration_ns, amount;
+    bool optional;
 } cddp_plan_fault;
 
 /* ---- the circumstances ---- */
@@ -203,15 +203,19 @@ typedef struct cddp_plan_world {
     uint64_t in_flight_max; /* slots per rank; 0: unbounded */
 } cddp_plan_world;
 
+/* The simulator's cluster; transports of the real world bring their own. */
 typedef struct cddp_plan_network {
-    uint64_t latency_ns;
-    double bandwidth_gbps;
-    const char *algorithm; /* of the simulator's all-reduce */
+    int64_t transport;     /* 0 direct, 1 model, 2 messages */
+    int64_t completion;    /* 0 at once, 1 a choice */
+    const char *algorithm; /* of all-reduce */
+    const char *link;      /* between ranks, or between nodes */
+    const char *intra_link; /* inside a node */
+    uint64_t ranks_per_node, jitter_ns;
 } cddp_plan_network;
 
 typedef struct cddp_plan_schedule {
     const char *chooser; /* "fifo" "random" "replay" */
-    const char *string;  /* replay: the choices */
+    const char *string;  /* replay: the choices, else NULL */
 } cddp_plan_schedule;
 
 /* ---- what is expected ---- */
@@ -274,7 +278,8 @@ CDDP_API cddp_status cddp_plan_create(const cddp_allocator *allocator, cddp_plan
 CDDP_API void cddp_plan_destroy(cddp_plan *plan); /* accepts NULL */
 
 /* Sets one key from text, as `--set ddp.bucket_cap_mb=1` does. Elements of tables that repeat are named by
-** position and made when it is the next one: "optimizer.0.lr", "when.2.sync". */
+** position and made when it is the next one: "optimizer.0.lr", "when.2.sync". "ddp.static_graph@0-3" changes
+** the key for these ranks only. Lists are separated by commas. */
 CDDP_API cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, cddp_error *err) CDDP_MUST_CHECK;
 
 /* Refuses contradictions, naming both keys. */
@@ -304,7 +309,7 @@ typedef enum cddp_key_type {
 
 typedef struct cddp_key_info {
     uint32_t size;
-    const char *path;    /* "ddp.bucket_cap_mb"; "when[].sync" in a table that repeats */
+    char path[64];       /* "ddp.bucket_cap_mb"; "when[].sync" in a table that repeats */
     cddp_key_type type;
     const char *choices; /* "none|zero|keep", or NULL */
     const char *initial; /* the default as text; "" when there is none */

@@ -18,7 +18,12 @@
 #include "cddp/alloc.h"
 #include "cddp/status.h"
 
-#define TEST(subject, claim) static void test_##subject##_##claim(void **state)
+#if defined(__GNUC__)
+#define CD_TEST_UNUSED __attribute__((unused))
+#else
+#define CD_TEST_UNUSED
+#endif
+#define TEST(subject, claim) static void test_##subject##_##claim(CD_TEST_UNUSED void **state)
 #define ROW(subject, claim) {#subject ": " #claim, test_##subject##_##claim, NULL, NULL, NULL}
 #define TEST_MAIN(...)                                                                             \
     int main(int argc, char **argv)                                                                \

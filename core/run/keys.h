@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The key table of the scenario language as the program sees it, and how a text becomes a field.
+**
+** A row says where its value lies: an offset into the plan, into the settings, or into one element of a table
+** that repeats. So one function sets every key, and nothing else knows how keys are spelled.
+*/
+#pragma once
+#include "cddp/plan.h"
+#include "core/base/arena.h"
+
+typedef enum cd_key_scope {
+    CD_SCOPE_PLAN,
+    CD_SCOPE_RANK,
+    CD_SCOPE_optimizer,
+    CD_SCOPE_group,
+    CD_SCOPE_collective,
+    CD_SCOPE_when,
+    CD_SCOPE_fault,
+    CD_SCOPE_finding,
+    CD_SCOPE_COUNT
+} cd_key_scope;
+
+typedef struct cd_key_row {
+    cd_key_scope scope;
+    const char *table; /* "ddp", "when", "expect.finding"; "" at the top of the file */
+    const char *field;
+    cddp_key_type type;
+    const char *choices;
+    const char *initial;
+    double low, high;
+    size_t offset, width; /* of the field, in bytes */
+    const char *doc;
+} cd_key_row;
+
+size_t cd_key_count(void);
+const cd_key_row *cd_key_row_get(size_t index);
+/* NULL when the table has no such field. */
+const cd_key_row *cd_key_find(const char *table, const char *field);
+/* "ddp.bucket_cap_mb" */
+const cd_key_row *cd_key_find_path(const char *path);
+bool cd_key_has_table(const char *table);
+/* The field of the table that a person probably meant, or one of that very name in another table; NULL. */
+const cd_key_row *cd_key_nearest(const char *table, const char *field);
+/* The table that was probably meant; NULL. */
+const char *cd_key_nearest_table(const char *table);
+/* "ddp.bucket_cap_mb", "when[].sync" into text. */
+void cd_key_path(const cd_key_row *row, char *text, size_t text_bytes);
+
+/* A table that repeats: where its elements and their number lie in the plan. */
+typedef struct cd_item_table {
+    const char *name;
+    size_t element_bytes, items_offset, count_offset;
+} cd_item_table;
+const cd_item_table *cd_item_table_get(cd_key_scope scope);
+
+/* Items in, the field's representation out. Lists take any number of items, everything else exactly one. */
+typedef struct cd_key_value {
+    const char *const *items;
+    size_t count;
+} cd_key_value;
+cddp_status cd_key_parse(const cd_key_row *row, const cd_key_value *value, cd_arena *arena, void *field,
+                         cddp_error *err);
+/* The default into the field. */
+void cd_key_parse_initial(const cd_key_row *row, void *field);
+
+cddp_status cd_selector_parse(const char *text, cddp_selector *selector, cddp_error *err);
+void cd_selector_print(const cddp_selector *selector, char *text, size_t text_bytes);
+
+/* docs/formats/scenario.md, written by `write` piece by piece. */
+void cd_keys_print_document(void (*write)(void *context, const char *text), void *context);

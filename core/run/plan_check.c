@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contradictions: settings that cannot mean anything together. Each rule names both sides.
+**
+** A wrong program is not a contradiction: a static graph whose use changes, a rank that skips its backward and a
+** mismatched option are what scenarios are for. Refused is only what would silently have no effect, or what has
+** no meaning at all.
+*/
+#include "core/run/plan.h"
+
+#include "core/base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct contradictions {
+    const cddp_plan *plan;
+    cd_contradiction_fn tell;
+    void *context;
+    size_t count;
+} contradictions;
+
+static void tell(contradictions *c, const char *key, const char *format, ...) CDDP_PRINTF(3, 4);
+static void tell(contradictions *c, const char *key, const char *format, ...)
+{
+    char message[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    c->count++;
+    if (c->tell != NULL) {
+        c->tell(c->context, key, message);
+    }
+}
+
+/* Does any number below the limit belong to it? */
+static bool selector_is_possible(const cddp_selector *selector, uint64_t limit)
+{
+    for (uint32_t i = 0; i < selector->term_count; i++) {
+        const uint64_t first = selector->terms[i].modulus != 0 ? selector->terms[i].remainder : selector->terms[i].first;
+        if (first < limit) {
+            return true;
+        }
+    }
+    return selector->term_count == 0;
+}
+
+static void check_selector(contradictions *c, const char *key, const cddp_selector *selector, uint64_t limit,
+                           const char *limit_key)
+{
+    if (!selector_is_possible(selector, limit)) {
+        char text[128];
+        cd_selector_print(selector, text, sizeof text);
+        tell(c, key, "%s = %s selects nothing: %s is %llu", key, text, limit_key, (unsigned long long)limit);
+    }
+}
+
+static void check_settings(contradictions *c, const cddp_plan_settings *s)
+{
+    const cddp_plan_ddp *ddp = &s->ddp;
+    if (ddp->skip_all_reduce_unused_params && !ddp->find_unused_parameters && !ddp->static_graph) {
+        tell(c, "ddp.skip_all_reduce_unused_params",
+             "ddp.skip_all_reduce_unused_params needs ddp.find_unused_parameters or ddp.static_graph to know what is unused");
+    }
+    if (ddp->bucket_cap_mb > 0 && ddp->bucket_cap_mb_list.count > 0) {
+        tell(c, "ddp.bucket_cap_mb", "ddp.bucket_cap_mb has no effect beside ddp.bucket_cap_mb_list: give one of them");
+    }
+    if (s->hook.name == NULL && (s->hook.options != NULL || s->hook.inner != NULL)) {
+        tell(c, "hook.name", "hook.%s is given but no hook.name", s->hook.options != NULL ? "options" : "inner");
+    }
+    if (s->train.checkpoint_step > s->train.steps) {
+        tell(c, "train.checkpoint_step", "train.checkpoint_step = %llu lies behind train.steps = %llu",
+             (unsigned long long)s->train.checkpoint_step, (unsigned long long)s->train.steps);
+    }
+    if (s->train.resume && s->train.checkpoint_step == 0) {
+        tell(c, "train.resume", "train.resume needs train.checkpoint_step: there is nothing to load");
+    }
+    if (!s->join.enable &&
+        (!s->join.divide_by_initial_world_size || s->join.throw_on_early_termination || s->join.broadcast_optimizer_state)) {
+        tell(c, "join.enable", "settings of [join] have no effect without join.enable = true");
+    }
+    if (s->clip.place != 0 && s->clip.max_norm <= 0) {
+        tell(c, "clip.place", "clip.place has no effect without clip.max_norm");
+    }
+    if (s->clip.place == 2 && !s->amp.enable) {
+        tell(c, "clip.place", "clip.place = \"before_unscale\" needs amp.enable: there is nothing to unscale");
+    }
+    if (s->model.device != 0 && (s->amp.enable || s->clip.max_norm > 0)) {
+        tell(c, "model.device", "model.device without numbers knows no overflow and no norm: drop %s or use cpu",
+             s->amp.enable ? "amp.enable" : "clip.max_norm");
+    }
+}
+
+static bool group_is_known(const cddp_plan *plan, const char *name)
+{
+    for (size_t i = 0; i < plan->group_count; i++) {
+        if (plan->groups[i].name != NULL && strcmp(plan->groups[i].name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void check_groups(contradictions *c)
+{
+    const cddp_plan *plan = c->plan;
+    for (size_t i = 0; i < plan->group_count; i++) {
+        const cddp_plan_group *group = &plan->groups[i];
+        if (group->name == NULL) {
+            tell(c, "group.name", "[[group]] number %zu has no name", i);
+        }
+        for (size_t k = 0; k < i; k++) {
+            if (group->name != NULL && plan->groups[k].name != NULL && strcmp(group->name, plan->groups[k].name) == 0) {
+                tell(c, "group.name", "two groups are called '%s'", group->name);
+            }
+        }
+        for (size_t k = 0; k < group->members.count; k++) {
+            if (group->members.items[k] >= plan->world.size) {
+                tell(c, "group.members", "group '%s' has member %u, but world.size is %llu",
+                     group->name != NULL ? group->name : "?", group->members.items[k], (unsigned long long)plan->world.size);
+            }
+        }
+    }
+    for (size_t i = 0; i < plan->collective_count; i++) {
+        const cddp_plan_collective *collective = &plan->collectives[i];
+        check_selector(c, "collective.ranks", &collective->ranks, plan->world.size, "world.size");
+        check_selector(c, "collective.steps", &collective->steps, plan->settings.train.steps, "train.steps");
+        if (collective->group != NULL && !group_is_known(plan, collective->group)) {
+            tell(c, "collective.group", "collective.group = \"%s\", but no [[group]] is called so", collective->group);
+        }
+    }
+}
+
+static void check_when(contradictions *c, const cddp_plan_when *when)
+{
+    const cddp_plan *plan = c->plan;
+    check_selector(c, "when.ranks", &when->ranks, plan->world.size, "world.size");
+    check_selector(c, "when.steps", &when->steps, plan->settings.train.steps, "train.steps");
+    check_selector(c, "when.micro_steps", &when->micro_steps, plan->settings.train.micro_steps, "train.micro_steps");
+    if (when->ready_order.count > 0 && when->ready != 4) {
+        tell(c, "when.ready_order", "when.ready_order has no effect without when.ready = \"listed\"");
+    }
+    if (when->ready == 4 && when->ready_order.count == 0) {
+        tell(c, "when.ready", "when.ready = \"listed\" needs when.ready_order");
+    }
+    if (when->poison_parameter != NULL && (when->poison == CDDP_PLAN_UNSET || when->poison == 0)) {
+        tell(c, "when.poison_parameter", "when.poison_parameter has no effect without when.poison");
+    }
+    if (when->backward_each == 1 && (when->forwards == CDDP_PLAN_UNSET || when->forwards < 2)) {
+        tell(c, "when.backward_each", "when.backward_each needs when.forwards of at least 2");
+    }
+    if (when->grad_mode == 0 && when->backwards != CDDP_PLAN_UNSET && when->backwards > 0) {
+        tell(c, "when.backwards", "when.grad_mode = false leaves no graph for when.backwards = %lld", (long long)when->backwards);
+    }
+}
+
+static void check_expect(contradictions *c)
+{
+    const cddp_plan_expect *expect = &c->plan->expect;
+    if (expect->verdict == CDDP_EXPECT_FINDINGS && expect->finding_count == 0) {
+        tell(c, "expect.verdict", "expect.verdict = \"findings\" needs an [[expect.finding]] that says which");
+    }
+    if (expect->verdict != CDDP_EXPECT_FINDINGS && expect->finding_count > 0 && expect->verdict != CDDP_EXPECT_ERROR) {
+        tell(c, "expect.verdict", "[[expect.finding]] contradicts expect.verdict = \"verified\"");
+    }
+    if (expect->verdict == CDDP_EXPECT_ERROR && expect->error.count == 0) {
+        tell(c, "expect.verdict", "expect.verdict = \"error\" needs expect.error: words of the message");
+    }
+    if (expect->verdict != CDDP_EXPECT_ERROR && expect->error.count > 0) {
+        tell(c, "expect.error", "expect.error needs expect.verdict = \"error\"");
+    }
+    for (size_t i = 0; i < expect->finding_count; i++) {
+        if (expect->findings[i].check == NULL) {
+            tell(c, "expect.finding.check", "[[expect.finding]] number %zu names no check", i);
+        }
+    }
+}
+
+size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn tell_fn, void *context)
+{
+    contradictions c = {.plan = plan, .tell = tell_fn, .context = context};
+    if (plan->title == NULL) {
+        tell(&c, "title", "a scenario needs a title");
+    }
+    check_settings(&c, &plan->settings);
+    for (size_t i = 0; i < plan->override_count; i++) {
+        check_selector(&c, "rank.ranks", &plan->overrides[i].ranks, plan->world.size, "world.size");
+    }
+    check_groups(&c);
+    for (size_t i = 0; i < plan->optimizer_count; i++) {
+        check_selector(&c, "optimizer.steps", &plan->optimizers[i].steps, plan->settings.train.steps, "train.steps");
+        if (plan->optimizers[i].kind != 0 && (plan->optimizers[i].momentum > 0 || plan->optimizers[i].nesterov)) {
+            tell(&c, "optimizer.momentum", "optimizer.momentum and optimizer.nesterov belong to sgd");
+        }
+        if (plan->optimizers[i].nesterov && plan->optimizers[i].momentum <= 0) {
+            tell(&c, "optimizer.nesterov", "optimizer.nesterov needs optimizer.momentum");
+        }
+    }
+    for (size_t i = 0; i < plan->when_count; i++) {
+        check_when(&c, &plan->whens[i]);
+    }
+    const bool replays = plan->schedule.chooser != NULL && strcmp(plan->schedule.chooser, "replay") == 0;
+    if (replays != (plan->schedule.string != NULL)) {
+        tell(&c, "schedule.string", replays ? "schedule.chooser = \"replay\" needs schedule.string"
+                                            : "schedule.string has no effect without schedule.chooser = \"replay\"");
+    }
+    check_expect(&c);
+    return c.count;
+}
+
+static void keep_first(void *context, const char *key, const char *message)
+{
+    (void)key;
+    char *first = context;
+    if (first[0] == '\0') {
+        snprintf(first, 256, "%s", message);
+    }
+}
+
+cddp_status cddp_plan_check(const cddp_plan *plan, cddp_error *err)
+{
+    char first[256] = "";
+    const size_t count = cd_plan_find_contradictions(plan, keep_first, first);
+    return count == 0 ? CDDP_OK : cd_fail(err, CDDP_E_CONFIG, "%s", first);
+}

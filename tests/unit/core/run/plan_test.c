@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/run/plan.h"
+#include "tests/support/test.h"
+
+#include <string.h>
+
+static cddp_plan *make_plan(void)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+    assert_ok(cddp_plan_set(plan, "title", "a test", &err), &err);
+    return plan;
+}
+
+TEST(plan, starts_with_the_defaults_of_the_key_table)
+{
+    cddp_plan *plan = make_plan();
+    assert_int_equal(plan->world.size, 2);
+    assert_string_equal(plan->settings.model.name, "mlp");
+    assert_int_equal(plan->settings.model.dtype, CDDP_F32);
+    assert_true(plan->settings.ddp.broadcast_buffers);
+    assert_false(plan->settings.ddp.find_unused_parameters);
+    assert_int_equal(plan->expect.verdict, CDDP_EXPECT_VERIFIED);
+    cddp_plan_destroy(plan);
+}
+
+TEST(plan, set_reaches_every_type_of_key)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = make_plan();
+    assert_ok(cddp_plan_set(plan, "ddp.bucket_cap_mb", "0.001", &err), &err);
+    assert_ok(cddp_plan_set(plan, "ddp.static_graph", "true", &err), &err);
+    assert_ok(cddp_plan_set(plan, "train.zero_grad", "keep", &err), &err);
+    assert_ok(cddp_plan_set(plan, "model.freeze", "a.*,b", &err), &err);
+    assert_ok(cddp_plan_set(plan, "when.0.steps", "0,1%2", &err), &err);
+    assert_ok(cddp_plan_set(plan, "when.0.sync", "false", &err), &err);
+    assert_ok(cddp_plan_set(plan, "expect.finding.0.check", "I-USED", &err), &err);
+    assert_true(plan->settings.ddp.bucket_cap_mb == 0.001);
+    assert_true(plan->settings.ddp.static_graph);
+    assert_int_equal(plan->settings.train.zero_grad, 2);
+    assert_int_equal(plan->settings.model.freeze.count, 2);
+    assert_string_equal(plan->settings.model.freeze.items[1], "b");
+    assert_int_equal(plan->when_count, 1);
+    assert_int_equal(plan->whens[0].sync, 0);
+    assert_true(plan->whens[0].branch == CDDP_PLAN_UNSET);
+    assert_true(cddp_selector_has(&plan->whens[0].steps, 5));
+    assert_false(cddp_selector_has(&plan->whens[0].steps, 4));
+    assert_string_equal(plan->expect.findings[0].check, "I-USED");
+    cddp_plan_destroy(plan);
+}
+
+static const struct {
+    const char *name, *key, *value, *words;
+} refused[] = {
+    {"unknown key", "ddp.find_unused", "true", "did you mean 'ddp.find_unused_parameters'?"},
+    {"key of another table", "ddp.steps", "3", "did you mean 'train.steps'?"},
+    {"not a number", "train.steps", "three", "not a whole number"},
+    {"out of range", "world.size", "0", "out of range: 1 to 4096"},
+    {"not a flag", "ddp.static_graph", "yes", "is not true or false"},
+    {"no such word", "train.zero_grad", "nil", "one of none|zero|keep"},
+    {"no such selection", "when.0.ranks", "3-1", "is not a selection"},
+    {"gap in a table", "when.4.sync", "true", "would leave a gap"},
+    {"table that repeats without a number", "when.sync", "true", "say which"},
+    {"same for all ranks", "world.size@1", "3", "cannot be changed for some"},
+};
+
+TEST(plan, refused_values_are_named_with_what_would_be_accepted)
+{
+    cddp_plan *plan = make_plan();
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_test_row("%s", refused[i].name);
+        assert_fails(cddp_plan_set(plan, refused[i].key, refused[i].value, &err), CDDP_E_CONFIG, &err, refused[i].words);
+    }
+    cddp_plan_destroy(plan);
+}
+
+TEST(plan, an_override_changes_only_its_ranks)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = make_plan();
+    cddp_plan_settings settings;
+    assert_ok(cddp_plan_set(plan, "world.size", "4", &err), &err);
+    assert_ok(cddp_plan_set(plan, "ddp.find_unused_parameters@1-2", "true", &err), &err);
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        assert_ok(cddp_plan_rank_settings(plan, rank, &settings, &err), &err);
+        assert_int_equal(settings.ddp.find_unused_parameters, rank == 1 || rank == 2);
+    }
+    assert_fails(cddp_plan_rank_settings(plan, 4, &settings, &err), CDDP_E_ARG, &err, "rank 4 of a world of 4");
+    cddp_plan_destroy(plan);
+}
+
+static const struct {
+    const char *name, *sets[4], *words;
+} contradictions[] = {
+    {"skip without knowing", {"ddp.skip_all_reduce_unused_params=true"}, "needs ddp.find_unused_parameters"},
+    {"two ways to say the size", {"ddp.bucket_cap_mb=1", "ddp.bucket_cap_mb_list=1,2"}, "give one of them"},
+    {"options of no hook", {"hook.options=rank=2"}, "no hook.name"},
+    {"resume from nothing", {"train.resume=true"}, "nothing to load"},
+    {"join settings without join", {"join.divide_by_initial_world_size=false"}, "without join.enable"},
+    {"a rank that does not exist", {"when.0.ranks=7"}, "selects nothing: world.size is 2"},
+    {"an order without saying so", {"when.0.ready_order=a,b"}, "no effect without when.ready"},
+    {"a member that does not exist", {"group.0.name=g", "group.0.members=0,5"}, "has member 5"},
+    {"findings of a verified run", {"expect.finding.0.check=I-USED"}, "contradicts expect.verdict"},
+    {"errors without words", {"expect.verdict=error"}, "needs expect.error"},
+    {"replay of nothing", {"schedule.chooser=replay"}, "needs schedule.string"},
+};
+
+TEST(plan, contradictions_are_refused_naming_both_sides)
+{
+    for (size_t i = 0; i < sizeof contradictions / sizeof contradictions[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_plan *plan = make_plan();
+        cd_test_row("%s", contradictions[i].name);
+        assert_ok(cddp_plan_check(plan, &err), &err);
+        for (size_t k = 0; k < 4 && contradictions[i].sets[k] != NULL; k++) {
+            char key[128];
+            const char *equals = strchr(contradictions[i].sets[k], '=');
+            const size_t length = (size_t)(equals - contradictions[i].sets[k]);
+            memcpy(key, contradictions[i].sets[k], length);
+            key[length] = '\0';
+            assert_ok(cddp_plan_set(plan, key, equals + 1, &err), &err);
+        }
+        assert_fails(cddp_plan_check(plan, &err), CDDP_E_CONFIG, &err, contradictions[i].words);
+        cddp_plan_destroy(plan);
+    }
+}
+
+TEST(plan, the_digest_sees_what_changes_a_run_and_nothing_else)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *a = make_plan(), *b = make_plan();
+    assert_true(cddp_plan_digest(a) == cddp_plan_digest(b));
+    assert_ok(cddp_plan_set(b, "title", "another", &err), &err);
+    assert_ok(cddp_plan_set(b, "expect.also", "I-REF", &err), &err);
+    assert_true(cddp_plan_digest(a) == cddp_plan_digest(b));
+    assert_ok(cddp_plan_set(b, "when.0.branch", "1", &err), &err);
+    assert_false(cddp_plan_digest(a) == cddp_plan_digest(b));
+    cddp_plan_destroy(a);
+    cddp_plan_destroy(b);
+}
+
+TEST(selector, prints_what_it_was_parsed_from)
+{
+    static const char *const texts[] = {"", "2", "0-3", "1%2", "0-2,5,3%7"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_selector selector;
+        char text[128];
+        assert_ok(cd_selector_parse(texts[i], &selector, &err), &err);
+        cd_selector_print(&selector, text, sizeof text);
+        assert_string_equal(text, texts[i]);
+    }
+}
+
+TEST(keys, every_row_is_found_by_its_own_name_and_has_words)
+{
+    for (size_t i = 0; i < cd_key_count(); i++) {
+        const cd_key_row *row = cd_key_row_get(i);
+        cddp_key_info info;
+        assert_ptr_equal(cd_key_find(row->table, row->field), row);
+        assert_true(cddp_plan_key(i, &info));
+        assert_true(strlen(info.doc) > 0 && strlen(info.path) > 0);
+    }
+    cddp_key_info info;
+    assert_false(cddp_plan_key(cd_key_count(), &info));
+}
+
+static cddp_status build_and_drop(const cddp_allocator *allocator, void *argument, cddp_error *err)
+{
+    (void)argument;
+    cddp_plan *plan = NULL;
+    cddp_status status = cddp_plan_create(allocator, &plan, err);
+    if (status == CDDP_OK) {
+        status = cddp_plan_set(plan, "title", "a test", err);
+    }
+    if (status == CDDP_OK) {
+        status = cddp_plan_set(plan, "ddp.static_graph@1", "true", err);
+    }
+    cddp_plan_destroy(plan);
+    return status;
+}
+
+TEST(plan, running_out_of_memory_leaves_nothing_behind)
+{
+    cd_test_oom_loop(build_and_drop, NULL);
+}
+
+TEST_MAIN(ROW(plan, starts_with_the_defaults_of_the_key_table), ROW(plan, set_reaches_every_type_of_key),
+          ROW(plan, refused_values_are_named_with_what_would_be_accepted), ROW(plan, an_override_changes_only_its_ranks),
+          ROW(plan, contradictions_are_refused_naming_both_sides),
+          ROW(plan, the_digest_sees_what_changes_a_run_and_nothing_else), ROW(selector, prints_what_it_was_parsed_from),
+          ROW(keys, every_row_is_found_by_its_own_name_and_has_words),
+          ROW(plan, running_out_of_memory_leaves_nothing_behind))
