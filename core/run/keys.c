@@ -118,12 +118,12 @@ static unsigned name_distance(const char *a, const char *b)
     return row[b_length];
 }
 
-/* Close enough to suggest: a third of the name may be wrong, or one begins with the other. */
+/* Close enough to suggest: about a third of the name may be wrong (two letters of five: a swap), or one begins with the other. */
 static bool name_is_near(const char *meant, const char *typed, unsigned distance)
 {
     size_t longest = strlen(meant) > strlen(typed) ? strlen(meant) : strlen(typed);
     size_t typed_length = strlen(typed);
-    return distance * 3 <= longest || (typed_length >= 3 && strncmp(meant, typed, typed_length) == 0);
+    return distance * 3 <= longest + 1 || (typed_length >= 3 && strncmp(meant, typed, typed_length) == 0);
 }
 
 const cd_key_row *cd_key_nearest(const char *table, const char *field)

@@ -17,9 +17,11 @@ typedef struct cd_complaint {
 
 typedef struct cd_reader_options {
     const cddp_allocator *allocator;
-    /* does: takes one mistake; texts are borrowed for the call. May be NULL. */
+    /* does: takes one mistake; texts are borrowed for the call. May be NULL. Called in the order of the file. */
     void (*complain)(void *context, const cd_complaint *complaint);
     void *context;
+    const char *const *sets; /* (set_count) "key=value" of the command line, applied over the file */
+    size_t set_count;
 } cd_reader_options;
 
 cddp_status cd_reader_read_file(const cd_reader_options *options, const char *path, cddp_plan **plan, cddp_error *err);

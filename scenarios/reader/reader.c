@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a TOML document to a plan, mistake by mistake.
+**
+** The whole document is walked first and its leaves are kept; then each is looked up in the key table, checked
+** for its type and assigned. Nothing here knows a key by name but `rank` and its `ranks`, which are not settings:
+** a [[rank]] table holds overrides. Mistakes are collected and told in the order of the file.
+**
+** Not here: what keys exist (core/run/keys.def), what contradicts what (core/run/plan_check.c).
+*/
+#include "scenarios/reader/reader.h"
+
+#include "core/base/alloc.h"
+#include "core/base/arena.h"
+#include "core/base/error.h"
+#include "core/run/plan.h"
+#include "scenarios/reader/toml_shim.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PATH_BYTES_MAX 160
+#define FILE_BYTES_MAX (16u << 20)
+
+typedef struct mistake {
+    uint32_t line, column;
+    size_t order; /* of discovery; ties are told in it */
+    const char *message;
+} mistake;
+
+typedef struct reader {
+    const cd_reader_options *options;
+    const char *name, *text;
+    cd_arena arena;
+    cd_toml_leaf *leaves;
+    size_t leaf_count, leaf_capacity;
+    mistake *mistakes;
+    size_t mistake_count, mistake_capacity;
+    cddp_selector *rank_tables; /* (rank_table_count) `ranks` of each [[rank]] */
+    size_t rank_table_count, rank_table_capacity;
+    cddp_plan *plan;
+    bool out_of_memory;
+} reader;
+
+typedef struct place {
+    uint32_t line, column;
+} place;
+
+static void complain(reader *r, place at, const char *format, ...) CDDP_PRINTF(3, 4);
+static void complain(reader *r, place at, const char *format, ...)
+{
+    char message[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    const char *copy = cd_arena_printf(&r->arena, "%s", message);
+    if (copy == NULL || !cd_vec_grow(r->options->allocator, (void **)&r->mistakes, &r->mistake_capacity,
+                                     r->mistake_count + 1, sizeof *r->mistakes)) {
+        r->out_of_memory = true;
+        return;
+    }
+    r->mistakes[r->mistake_count] = (mistake){at.line, at.column, r->mistake_count, copy};
+    r->mistake_count++;
+}
+
+/* ---- collecting ---- */
+
+/* "when[2].sync" apart: the table without its index, the index, the field. */
+typedef struct key_path {
+    char table[PATH_BYTES_MAX];
+    char field[PATH_BYTES_MAX];
+    int64_t index; /* -1: not in a table that repeats */
+} key_path;
+
+static bool path_split(const char *path, key_path *out)
+{
+    char whole[PATH_BYTES_MAX];
+    if (strlen(path) >= sizeof whole) {
+        return false;
+    }
+    memcpy(whole, path, strlen(path) + 1);
+    out->index = -1;
+    char *bracket = strchr(whole, '[');
+    if (bracket != NULL) {
+        char *end;
+        out->index = strtoll(bracket + 1, &end, 10);
+        memmove(bracket, end + 1, strlen(end + 1) + 1);
+    }
+    char *dot = strrchr(whole, '.');
+    memcpy(out->field, dot != NULL ? dot + 1 : whole, strlen(dot != NULL ? dot + 1 : whole) + 1);
+    if (dot != NULL) {
+        *dot = '\0';
+    }
+    memcpy(out->table, dot != NULL ? whole : "", dot != NULL ? strlen(whole) + 1 : 1);
+    return true;
+}
+
+static cd_key_scope item_scope(const char *table)
+{
+    for (int scope = 0; scope < CD_SCOPE_COUNT; scope++) {
+        const cd_item_table *item = cd_item_table_get((cd_key_scope)scope);
+        if (item != NULL && strcmp(item->name, table) == 0) {
+            return (cd_key_scope)scope;
+        }
+    }
+    return CD_SCOPE_COUNT;
+}
+
+/* Is this the path of [table] or the start of one, like [expect] before [[expect.finding]]? */
+static bool table_is_known(const char *table)
+{
+    return cd_key_has_table(table) || strcmp(table, "rank") == 0;
+}
+
+static void visit_element(reader *r, const cd_toml_table *table, const char *name)
+{
+    const place at = {table->line, table->column};
+    if (strcmp(name, "rank") == 0) {
+        if (!cd_vec_grow(r->options->allocator, (void **)&r->rank_tables, &r->rank_table_capacity,
+                         r->rank_table_count + 1, sizeof *r->rank_tables)) {
+            r->out_of_memory = true;
+            return;
+        }
+        r->rank_tables[r->rank_table_count++] = (cddp_selector){0};
+        return;
+    }
+    const cd_key_scope scope = item_scope(name);
+    if (scope == CD_SCOPE_COUNT) {
+        const char *near = table_is_known(name) ? NULL : cd_key_nearest_table(name);
+        complain(r, at, near != NULL ? "unknown table [[%s]]; did you mean [[%s]]?" : "[[%s]] may not be repeated%s", name,
+                 near != NULL ? near : ": write it once, with single brackets");
+        return;
+    }
+    r->out_of_memory |= cd_plan_add_item(r->plan, scope, NULL) != CDDP_OK;
+}
+
+static bool visit_table(void *context, const cd_toml_table *table)
+{
+    reader *r = context;
+    const place at = {table->line, table->column};
+    key_path path;
+    if (!path_split(table->path, &path)) {
+        complain(r, at, "the name of this table is too long");
+        return true;
+    }
+    char name[2 * PATH_BYTES_MAX];
+    snprintf(name, sizeof name, "%s%s%s", path.table, path.table[0] != '\0' ? "." : "", path.field);
+    if (table->is_element) {
+        visit_element(r, table, name);
+    } else if (path.index < 0 && (item_scope(name) != CD_SCOPE_COUNT || strcmp(name, "rank") == 0)) {
+        complain(r, at, "[%s] may appear several times: write [[%s]]", name, name);
+    } else if (path.index < 0 && !table_is_known(name)) {
+        const char *near = cd_key_nearest_table(name);
+        complain(r, at, "unknown table [%s]%s%s%s", name, near != NULL ? "; did you mean [" : "", near != NULL ? near : "",
+                 near != NULL ? "]?" : "");
+    }
+    return !r->out_of_memory;
+}
+
+static bool visit_leaf(void *context, const cd_toml_leaf *leaf)
+{
+    reader *r = context;
+    char *path = cd_arena_printf(&r->arena, "%s", leaf->path);
+    const char **items = cd_arena_push(&r->arena, (leaf->item_count + 1) * sizeof *items);
+    r->out_of_memory |= path == NULL || items == NULL ||
+                        !cd_vec_grow(r->options->allocator, (void **)&r->leaves, &r->leaf_capacity, r->leaf_count + 1,
+                                     sizeof *r->leaves);
+    for (size_t i = 0; !r->out_of_memory && i < leaf->item_count; i++) {
+        const size_t bytes = strlen(leaf->items[i]) + 1;
+        char *item = cd_arena_push(&r->arena, bytes);
+        r->out_of_memory |= item == NULL;
+        if (item != NULL) {
+            memcpy(item, leaf->items[i], bytes);
+            items[i] = item;
+        }
+    }
+    if (!r->out_of_memory) {
+        cd_toml_leaf *kept = &r->leaves[r->leaf_count++];
+        *kept = *leaf;
+        kept->path = path;
+        kept->items = items;
+    }
+    return !r->out_of_memory;
+}
+
+/* ---- applying ---- */
+
+static const char *kind_words(const cd_toml_leaf *leaf)
+{
+    static const char *const words[] = {"text", "a whole number", "a number", "true or false", "something else"};
+    static const char *const list_words[] = {"a list of texts", "a list of whole numbers", "a list of numbers",
+                                             "a list of flags", "a mixed list"};
+    if (leaf->is_array && leaf->item_count == 0) {
+        return "an empty list";
+    }
+    return leaf->is_array ? list_words[leaf->kind] : words[leaf->kind];
+}
+
+/* What the row wants, or NULL when the leaf is of that type. A single item may stand for a list of one. */
+static const char *wrong_type(const cd_key_row *row, const cd_toml_leaf *leaf)
+{
+    const bool empty = leaf->is_array && leaf->item_count == 0;
+    const bool is_integer = leaf->kind == CD_TOML_INTEGER;
+    const bool is_number = is_integer || leaf->kind == CD_TOML_NUMBER;
+    const bool is_text = leaf->kind == CD_TOML_TEXT;
+    switch (row->type) {
+    case CDDP_KEY_FLAG: return leaf->kind == CD_TOML_FLAG && !leaf->is_array ? NULL : "true or false";
+    case CDDP_KEY_INTEGER:
+    case CDDP_KEY_UNSIGNED: return is_integer && !leaf->is_array ? NULL : "a whole number";
+    case CDDP_KEY_NUMBER: return is_number && !leaf->is_array ? NULL : "a number";
+    case CDDP_KEY_TEXT: return is_text && !leaf->is_array ? NULL : "text in quotes";
+    case CDDP_KEY_CHOICE: return is_text && !leaf->is_array ? NULL : "a word in quotes";
+    case CDDP_KEY_SELECTOR: return empty || is_integer || is_text ? NULL : "a number, a list of numbers or a selection in quotes";
+    case CDDP_KEY_TEXTS: return empty || is_text ? NULL : "a list of texts";
+    case CDDP_KEY_NUMBERS: return empty || is_number ? NULL : "a list of numbers";
+    case CDDP_KEY_UNSIGNEDS: return empty || is_integer ? NULL : "a list of whole numbers";
+    }
+    return "something else";
+}
+
+/* The row for a leaf whose type fits; else a complaint and NULL. */
+static const cd_key_row *leaf_row(reader *r, const cd_toml_leaf *leaf, const key_path *path)
+{
+    const place at = {leaf->line, leaf->column};
+    const cd_key_row *row = cd_key_find(path->table, path->field);
+    if (row == NULL) {
+        const cd_key_row *near = cd_key_nearest(path->table, path->field);
+        char where[PATH_BYTES_MAX + 16] = "", meant[PATH_BYTES_MAX] = "";
+        if (path->table[0] != '\0') {
+            snprintf(where, sizeof where, " in [%s]", path->table);
+        }
+        if (near != NULL && strcmp(near->table, path->table) == 0) {
+            snprintf(meant, sizeof meant, "%s", near->field);
+        } else if (near != NULL) {
+            cd_key_path(near, meant, sizeof meant);
+        }
+        complain(r, at, "unknown key '%s'%s%s%s%s", path->field, where, near != NULL ? "; did you mean '" : "", meant,
+                 near != NULL ? "'?" : "");
+        return NULL;
+    }
+    const char *wanted = wrong_type(row, leaf);
+    if (wanted != NULL) {
+        complain(r, at, "'%s' wants %s, not %s", path->field, wanted, kind_words(leaf));
+        return NULL;
+    }
+    return row;
+}
+
+static void apply_rank_leaf(reader *r, const cd_toml_leaf *leaf, const key_path *path)
+{
+    const place at = {leaf->line, leaf->column};
+    cddp_error err = CDDP_ERROR_INIT;
+    key_path inner = *path;
+    /* "rank.ddp" is the override's own table. */
+    const char *table = strncmp(path->table, "rank.", 5) == 0 ? path->table + 5 : "";
+    memmove(inner.table, table, strlen(table) + 1);
+    if (table[0] == '\0') {
+        complain(r, at, "a [[rank]] table holds 'ranks' and keys such as ddp.static_graph; '%s' is neither", path->field);
+        return;
+    }
+    const cd_key_row *row = leaf_row(r, leaf, &inner);
+    const cd_key_value value = {leaf->items, leaf->item_count};
+    if (row != NULL &&
+        cd_plan_add_override(r->plan, &r->rank_tables[path->index], row, &value, &err) != CDDP_OK) {
+        complain(r, at, "%s", err.message);
+    }
+}
+
+static bool path_is_ranks(const key_path *path)
+{
+    return strcmp(path->table, "rank") == 0 && strcmp(path->field, "ranks") == 0;
+}
+
+static void apply_leaf(reader *r, const cd_toml_leaf *leaf)
+{
+    const place at = {leaf->line, leaf->column};
+    key_path path;
+    cddp_error err = CDDP_ERROR_INIT;
+    if (!path_split(leaf->path, &path)) {
+        complain(r, at, "the name of this key is too long");
+        return;
+    }
+    if (strncmp(path.table, "rank", 4) == 0 && (path.table[4] == '\0' || path.table[4] == '.')) {
+        if (path.index >= 0 && !path_is_ranks(&path)) {
+            apply_rank_leaf(r, leaf, &path);
+        }
+        return;
+    }
+    const bool repeats = item_scope(path.table) != CD_SCOPE_COUNT;
+    if (repeats != (path.index >= 0) || (!table_is_known(path.table))) {
+        return; /* the table itself was complained about */
+    }
+    const cd_key_row *row = leaf_row(r, leaf, &path);
+    const cd_key_value value = {leaf->items, leaf->item_count};
+    if (row != NULL && cd_plan_assign(r->plan, row, repeats ? (size_t)path.index : 0, &value, &err) != CDDP_OK) {
+        complain(r, at, "%s", err.message);
+    }
+}
+
+static void apply_ranks(reader *r, const cd_toml_leaf *leaf)
+{
+    key_path path;
+    if (!path_split(leaf->path, &path) || !path_is_ranks(&path) || path.index < 0) {
+        return;
+    }
+    const place at = {leaf->line, leaf->column};
+    cddp_selector *ranks = &r->rank_tables[path.index];
+    for (size_t i = 0; i < leaf->item_count; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_selector some;
+        const bool fits = leaf->kind == CD_TOML_INTEGER || leaf->kind == CD_TOML_TEXT;
+        if (!fits || cd_selector_parse(leaf->items[i], &some, &err) != CDDP_OK ||
+            ranks->term_count + some.term_count > CDDP_SELECTOR_TERMS_MAX) {
+            complain(r, at, "'ranks' wants a number, a list of numbers or a selection in quotes%s%s",
+                     err.message[0] != '\0' ? ": " : "", err.message);
+            return;
+        }
+        memcpy(&ranks->terms[ranks->term_count], some.terms, some.term_count * sizeof some.terms[0]);
+        ranks->term_count += some.term_count;
+    }
+}
+
+/* Where a key stands in the file, for a contradiction found later. */
+static place find_key(const reader *r, const char *key)
+{
+    for (size_t i = 0; i < r->leaf_count; i++) {
+        key_path path;
+        char whole[2 * PATH_BYTES_MAX];
+        if (!path_split(r->leaves[i].path, &path)) {
+            continue;
+        }
+        snprintf(whole, sizeof whole, "%s%s%s", path.table, path.table[0] != '\0' ? "." : "", path.field);
+        if (strcmp(whole, key) == 0) {
+            return (place){r->leaves[i].line, r->leaves[i].column};
+        }
+    }
+    return (place){0, 0};
+}
+
+static void complain_contradiction(void *context, const char *key, const char *message)
+{
+    reader *r = context;
+    complain(r, find_key(r, key), "%s", message);
+}
+
+static void apply_sets(reader *r)
+{
+    for (size_t i = 0; i < r->options->set_count; i++) {
+        const char *set = r->options->sets[i];
+        const char *equals = strchr(set, '=');
+        char key[PATH_BYTES_MAX];
+        cddp_error err = CDDP_ERROR_INIT;
+        if (equals == NULL || (size_t)(equals - set) >= sizeof key) {
+            complain(r, (place){0, 0}, "--set %s: write key=value", set);
+            continue;
+        }
+        memcpy(key, set, (size_t)(equals - set));
+        key[equals - set] = '\0';
+        if (cddp_plan_set(r->plan, key, equals + 1, &err) != CDDP_OK) {
+            complain(r, (place){0, 0}, "--set %s: %s", set, err.message);
+        }
+    }
+}
+
+static void apply_all(reader *r)
+{
+    for (size_t i = 0; i < r->leaf_count; i++) {
+        apply_ranks(r, &r->leaves[i]);
+    }
+    for (size_t i = 0; i < r->leaf_count; i++) {
+        apply_leaf(r, &r->leaves[i]);
+    }
+    if (find_key(r, "schema").line == 0) {
+        complain(r, (place){1, 1}, "a scenario starts with schema = %d", CDDP_PLAN_SCHEMA);
+    }
+    apply_sets(r);
+    /* A scenario that expects an error may be about exactly this one: it is judged when it is run. */
+    if (r->mistake_count == 0 && r->plan->expect.verdict != CDDP_EXPECT_ERROR) {
+        cd_plan_find_contradictions(r->plan, complain_contradiction, r);
+    }
+}
+
+/* ---- telling ---- */
+
+static int compare_mistakes(const void *left, const void *right)
+{
+    const mistake *a = left, *b = right;
+    if (a->line != b->line) {
+        return a->line < b->line ? -1 : 1;
+    }
+    if (a->column != b->column) {
+        return a->column < b->column ? -1 : 1;
+    }
+    return a->order < b->order ? -1 : a->order > b->order;
+}
+
+/* Copies a line of the text, without its end. */
+static const char *find_line(reader *r, uint32_t line)
+{
+    const char *at = r->text;
+    for (uint32_t i = 1; i < line && at != NULL; i++) {
+        at = strchr(at, '\n');
+        at = at != NULL ? at + 1 : NULL;
+    }
+    if (line == 0 || at == NULL) {
+        return NULL;
+    }
+    return cd_arena_printf(&r->arena, "%.*s", (int)strcspn(at, "\r\n"), at);
+}
+
+static cddp_status tell_mistakes(reader *r, cddp_error *err)
+{
+    qsort(r->mistakes, r->mistake_count, sizeof *r->mistakes, compare_mistakes);
+    for (size_t i = 0; i < r->mistake_count && r->options->complain != NULL; i++) {
+        const cd_complaint complaint = {.file = r->name, .line = r->mistakes[i].line, .column = r->mistakes[i].column,
+                                        .message = r->mistakes[i].message,
+                                        .source_line = find_line(r, r->mistakes[i].line)};
+        r->options->complain(r->options->context, &complaint);
+    }
+    return cd_fail(err, CDDP_E_CONFIG, "%s:%u:%u: %s%s", r->name, r->mistakes[0].line, r->mistakes[0].column,
+                   r->mistakes[0].message, r->mistake_count > 1 ? " (and more mistakes)" : "");
+}
+
+cddp_status cd_reader_read_text(const cd_reader_options *options, const char *name, const char *text,
+                                cddp_plan **plan, cddp_error *err)
+{
+    reader r = {.options = options, .name = name, .text = text};
+    cd_toml_error syntax = {0};
+    cddp_status status = CDDP_OK;
+    cd_arena_init(&r.arena, options->allocator, 8192);
+    CD_TRY_OUT(cddp_plan_create(options->allocator, &r.plan, err));
+    CD_TRY_OUT(cd_plan_set_text(r.plan, name, text, err));
+    const cd_toml_visitor visitor = {&r, visit_table, visit_leaf};
+    switch (cd_toml_parse(text, strlen(text), &visitor, &syntax)) {
+    case CD_TOML_OK: apply_all(&r); break;
+    case CD_TOML_SYNTAX: complain(&r, (place){syntax.line, syntax.column}, "%s", syntax.message); break;
+    case CD_TOML_NO_MEMORY:
+    case CD_TOML_STOPPED: r.out_of_memory = true; break;
+    }
+    if (r.out_of_memory) {
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory to read %s", name);
+        goto out;
+    }
+    if (r.mistake_count > 0) {
+        CD_TRY_OUT(tell_mistakes(&r, err));
+    }
+    *plan = r.plan;
+    r.plan = NULL;
+out:
+    cddp_plan_destroy(r.plan);
+    cd_release(options->allocator, r.leaves, r.leaf_capacity * sizeof *r.leaves);
+    cd_release(options->allocator, r.mistakes, r.mistake_capacity * sizeof *r.mistakes);
+    cd_release(options->allocator, r.rank_tables, r.rank_table_capacity * sizeof *r.rank_tables);
+    cd_arena_fini(&r.arena);
+    return status;
+}
+
+cddp_status cd_reader_read_file(const cd_reader_options *options, const char *path, cddp_plan **plan, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    char *text = NULL;
+    size_t capacity = 0, used = 0;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        return cd_fail(err, CDDP_E_IO, "cannot open the scenario %s", path);
+    }
+    for (;;) {
+        if (used > FILE_BYTES_MAX) {
+            status = cd_fail(err, CDDP_E_LIMIT, "%s is longer than %u bytes: not a scenario", path, FILE_BYTES_MAX);
+            goto out;
+        }
+        if (!cd_vec_grow(options->allocator, (void **)&text, &capacity, used + 4096 + 1, 1)) {
+            status = cd_fail(err, CDDP_E_NOMEM, "no memory to read %s", path);
+            goto out;
+        }
+        const size_t got = fread(text + used, 1, 4096, file);
+        used += got;
+        if (got == 0) {
+            break;
+        }
+    }
+    if (ferror(file)) {
+        status = cd_fail(err, CDDP_E_IO, "cannot read the scenario %s", path);
+        goto out;
+    }
+    text[used] = '\0';
+    if (strlen(text) != used) {
+        status = cd_fail(err, CDDP_E_CONFIG, "%s contains a zero byte: not a text file", path);
+        goto out;
+    }
+    CD_TRY_OUT(cd_reader_read_text(options, path, text, plan, err));
+out:
+    fclose(file);
+    cd_release(options->allocator, text, capacity);
+    return status;
+}
+
+size_t cd_complaint_print(const cd_complaint *complaint, char *text, size_t text_bytes)
+{
+    if (complaint->line == 0) {
+        return (size_t)snprintf(text, text_bytes, "%s: %s\n", complaint->file, complaint->message);
+    }
+    const int length = snprintf(text, text_bytes, "%s:%u:%u: %s\n", complaint->file, complaint->line, complaint->column,
+                                complaint->message);
+    if (complaint->source_line == NULL) {
+        return (size_t)length;
+    }
+    const size_t used = (size_t)length < text_bytes ? (size_t)length : text_bytes;
+    const int more = snprintf(text + used, text_bytes - used, "    %s\n    %*s^\n", complaint->source_line,
+                              (int)(complaint->column > 0 ? complaint->column - 1 : 0), "");
+    return (size_t)length + (size_t)more;
+}

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "scenarios/reader/reader.h"
+#include "tests/support/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct heard {
+    char text[4096];
+    size_t count;
+} heard;
+
+static void listen(void *context, const cd_complaint *complaint)
+{
+    heard *h = context;
+    char one[512];
+    cd_complaint_print(complaint, one, sizeof one);
+    strncat(h->text, one, sizeof h->text - strlen(h->text) - 1);
+    h->count++;
+}
+
+static cddp_status read_text(const char *text, heard *h, cddp_plan **plan, cddp_error *err)
+{
+    const cd_reader_options options = {.complain = listen, .context = h};
+    memset(h, 0, sizeof *h);
+    return cd_reader_read_text(&options, "a.toml", text, plan, err);
+}
+
+TEST(reader, a_file_becomes_a_plan)
+{
+    static const char text[] = "schema = 1\n"
+                               "title = \"all kinds, and a comma\"\n"
+                               "tags = [\"UNU-04\", \"TI-B-03\"]\n"
+                               "[world]\nsize = 3\n"
+                               "[ddp]\nbucket_cap_mb = 1\nfind_unused_parameters = true\nbucket_cap_mb_list = []\n"
+                               "[[when]]\nranks = [0, 2]\nsteps = \"1%2\"\nsync = false\n"
+                               "[[when]]\nmicro_steps = 1\nready = \"listed\"\nready_order = [\"a\", \"b\"]\n"
+                               "[train]\nmicro_steps = 2\n"
+                               "[[rank]]\nranks = 1\nddp.find_unused_parameters = false\n"
+                               "[expect]\nverdict = \"findings\"\n"
+                               "[[expect.finding]]\ncheck = \"I-USED\"\nrank = 1\n";
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    heard h;
+    assert_ok(read_text(text, &h, &plan, &err), &err);
+    assert_int_equal(plan->world.size, 3);
+    assert_string_equal(plan->title, "all kinds, and a comma");
+    assert_int_equal(plan->tags.count, 2);
+    assert_int_equal(plan->when_count, 2);
+    assert_true(cddp_selector_has(&plan->whens[0].ranks, 2));
+    assert_false(cddp_selector_has(&plan->whens[0].ranks, 1));
+    assert_int_equal(plan->whens[0].sync, 0);
+    assert_string_equal(plan->whens[1].ready_order.items[1], "b");
+    assert_int_equal(plan->override_count, 1);
+    cddp_plan_settings settings;
+    assert_ok(cddp_plan_rank_settings(plan, 1, &settings, &err), &err);
+    assert_false(settings.ddp.find_unused_parameters);
+    assert_int_equal(plan->expect.finding_count, 1);
+    assert_int_equal(plan->expect.findings[0].rank, 1);
+    assert_true(plan->expect.findings[0].step == CDDP_PLAN_UNSET);
+    assert_string_equal(plan->text, text);
+    cddp_plan_destroy(plan);
+}
+
+TEST(reader, every_mistake_is_told_at_once_with_its_place_and_the_nearest_key)
+{
+    static const char text[] = "schema = 1\n"
+                               "title = \"t\"\n"
+                               "[ddp]\n"
+                               "find_unused = true\n"
+                               "  static_graph = \"yes\"\n"
+                               "[trian]\n"
+                               "steps = 3\n"
+                               "[world]\n"
+                               "size = 0\n";
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    heard h;
+    assert_fails(read_text(text, &h, &plan, &err), CDDP_E_CONFIG, &err, "a.toml:4:1: unknown key 'find_unused'");
+    assert_null(plan);
+    assert_string_equal(h.text,
+                        "a.toml:4:1: unknown key 'find_unused' in [ddp]; did you mean 'find_unused_parameters'?\n"
+                        "    find_unused = true\n"
+                        "    ^\n"
+                        "a.toml:5:3: 'static_graph' wants true or false, not text\n"
+                        "      static_graph = \"yes\"\n"
+                        "      ^\n"
+                        "a.toml:6:2: unknown table [trian]; did you mean [train]?\n"
+                        "    [trian]\n"
+                        "     ^\n"
+                        "a.toml:9:1: world.size = 0 is out of range: 1 to 4096\n"
+                        "    size = 0\n"
+                        "    ^\n");
+}
+
+static const struct {
+    const char *name, *text, *words;
+} refused[] = {
+    {"broken TOML", "schema = 1\ntitle = \n", "a.toml:2:"},
+    {"no schema", "title = \"t\"\n", "starts with schema = 1"},
+    {"schema of the future", "schema = 2\ntitle = \"t\"\n", "out of range: 1 to 1"},
+    {"table written once that repeats", "schema=1\ntitle=\"t\"\n[when]\nsync=true\n", "write [[when]]"},
+    {"table repeated that does not", "schema=1\ntitle=\"t\"\n[[ddp]]\nstatic_graph=true\n", "may not be repeated"},
+    {"key that is the same for all ranks", "schema=1\ntitle=\"t\"\n[[rank]]\nranks=0\nworld.size=3\n", "cannot be changed for some"},
+    {"unknown key in a rank table", "schema=1\ntitle=\"t\"\n[[rank]]\nranks=0\nddp.static=true\n", "did you mean 'static_graph'"},
+    {"contradiction with its place", "schema=1\ntitle=\"t\"\n[train]\nresume=true\n", "a.toml:4:1: train.resume needs"},
+    {"date", "schema=1\ntitle=2024-01-01\n", "wants text in quotes, not something else"},
+};
+
+TEST(reader, what_is_wrong_is_refused)
+{
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_plan *plan = NULL;
+        heard h;
+        cd_test_row("%s", refused[i].name);
+        assert_fails(read_text(refused[i].text, &h, &plan, &err), CDDP_E_CONFIG, &err, refused[i].words);
+        assert_true(h.count >= 1);
+    }
+}
+
+TEST(reader, a_contradiction_may_be_what_a_scenario_expects)
+{
+    static const char text[] = "schema = 1\ntitle = \"t\"\n[train]\nresume = true\n"
+                               "[expect]\nverdict = \"error\"\nerror = \"nothing to load\"\n";
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    heard h;
+    assert_ok(read_text(text, &h, &plan, &err), &err);
+    cddp_plan_destroy(plan);
+}
+
+TEST(reader, settings_of_the_command_line_go_over_the_file)
+{
+    static const char text[] = "schema = 1\ntitle = \"t\"\n[world]\nsize = 2\n";
+    const char *const good[] = {"world.size=5", "ddp.static_graph@1=true"};
+    const char *const bad[] = {"world.siz=5", "nonsense"};
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    heard h = {0};
+    cd_reader_options options = {.complain = listen, .context = &h, .sets = good, .set_count = 2};
+    assert_ok(cd_reader_read_text(&options, "a.toml", text, &plan, &err), &err);
+    assert_int_equal(plan->world.size, 5);
+    assert_int_equal(plan->override_count, 1);
+    cddp_plan_destroy(plan);
+    options.sets = bad;
+    assert_fails(cd_reader_read_text(&options, "a.toml", text, &plan, &err), CDDP_E_CONFIG, &err, "--set world.siz=5");
+    assert_int_equal(h.count, 2);
+}
+
+TEST(reader, a_file_that_is_not_there_is_an_input_error)
+{
+    const cd_reader_options options = {0};
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    assert_fails(cd_reader_read_file(&options, "no/such/file.toml", &plan, &err), CDDP_E_IO, &err, "no/such/file.toml");
+}
+
+static cddp_status read_and_drop(const cddp_allocator *allocator, void *argument, cddp_error *err)
+{
+    const cd_reader_options options = {.allocator = allocator};
+    cddp_plan *plan = NULL;
+    cddp_status status = cd_reader_read_text(&options, "a.toml", argument, &plan, err);
+    cddp_plan_destroy(plan);
+    return status;
+}
+
+TEST(reader, running_out_of_memory_leaves_nothing_behind)
+{
+    static char text[] = "schema = 1\ntitle = \"t\"\n[[when]]\nsync = true\n[[rank]]\nranks = 1\nddp.static_graph = true\n";
+    cd_test_oom_loop(read_and_drop, text);
+}
+
+TEST_MAIN(ROW(reader, a_file_becomes_a_plan),
+          ROW(reader, every_mistake_is_told_at_once_with_its_place_and_the_nearest_key), ROW(reader, what_is_wrong_is_refused),
+          ROW(reader, a_contradiction_may_be_what_a_scenario_expects),
+          ROW(reader, settings_of_the_command_line_go_over_the_file),
+          ROW(reader, a_file_that_is_not_there_is_an_input_error), ROW(reader, running_out_of_memory_leaves_nothing_behind))
