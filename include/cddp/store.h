@@ -85,7 +85,7 @@ CDDP_API cddp_status cddp_store_add_exercised(cddp_store *store, const char *che
 /* A number that belongs to the run: "bytes_on_wire", "rebuilds", … */
 CDDP_API cddp_status cddp_store_add_metric(cddp_store *store, const char *name, double value,
                                            cddp_error *err) CDDP_MUST_CHECK;
-/* Ends the run and leaves one tidy file. */
+/* Ends the run. The file is one tidy file again, without companions, once the store is closed. */
 CDDP_API cddp_status cddp_store_run_end(cddp_store *store, const cddp_run_outcome *outcome,
                                         cddp_error *err) CDDP_MUST_CHECK;
 /* Adds the events of the last run of each shard to the open run, in (time, rank, sequence) order. A real

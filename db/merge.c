@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copying runs between stores: shards of one run into one, and whole runs from another file.
+**
+** The ranks of a real backend each write their own file, so that one that dies harms no other. Merging is a
+** k-way merge over cursors in (time, rank, sequence) order: it holds one event per shard in memory, and gives
+** the same file whatever the order of the paths. */
+#include "db/store.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+typedef struct shard {
+    cddp_store *store;
+    cd_cursor cursor;
+    cddp_event event; /* the next one, valid while pending */
+    bool pending;
+} shard;
+
+static cddp_status open_shard(shard *s, const char *path, const cddp_allocator *allocator, cddp_error *err)
+{
+    int64_t run = 0;
+    CD_TRY(cddp_store_open(path, CDDP_STORE_READ, allocator, &s->store, err));
+    CD_TRY(cddp_store_last_run(s->store, &run, err));
+    CD_TRY(cd_cursor_open(&s->cursor, s->store, run, CDDP_STORE_MERGED, err));
+    CD_TRY(cd_cursor_next(&s->cursor, &s->event, &s->pending, err));
+    return CDDP_OK;
+}
+
+static bool comes_before(const cddp_event *a, const cddp_event *b)
+{
+    if (a->time_ns != b->time_ns) return a->time_ns < b->time_ns;
+    if (a->rank != b->rank) return a->rank < b->rank;
+    return a->sequence < b->sequence;
+}
+
+/* Shards are few (one per rank of a real job), so the least is found by looking at all. NULL: all are done. */
+static shard *find_least(shard *shards, size_t count)
+{
+    shard *least = NULL;
+    for (size_t i = 0; i < count; i++)
+        if (shards[i].pending && (least == NULL || comes_before(&shards[i].event, &least->event))) least = &shards[i];
+    return least;
+}
+
+cddp_status cddp_store_merge_shards(cddp_store *store, const char *const *paths, size_t path_count, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    CD_TRY(cd_writer_require(store, err));
+    shard *shards = cd_allocate_array(store->allocator, path_count, sizeof *shards);
+    if (shards == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to merge %zu shards", path_count);
+    for (size_t i = 0; i < path_count; i++) CD_TRY_OUT(open_shard(&shards[i], paths[i], store->allocator, err));
+    for (shard *s = find_least(shards, path_count); s != NULL; s = find_least(shards, path_count)) {
+        cd_writer_add(store, &s->event);
+        CD_TRY_OUT(cd_cursor_next(&s->cursor, &s->event, &s->pending, err));
+    }
+    CD_TRY_OUT(cd_writer_commit(store, err));
+out:
+    for (size_t i = 0; i < path_count; i++) {
+        cd_cursor_close(&shards[i].cursor);
+        cddp_store_close(shards[i].store);
+    }
+    cd_release(store->allocator, shards, path_count * sizeof *shards);
+    return status;
+}
+
+/* ---- whole runs ---- */
+
+static cddp_status add_finding(void *context, const cddp_finding *finding, cddp_error *err)
+{
+    return cddp_store_add_finding(context, finding, err);
+}
+
+static cddp_status add_exercised(void *context, const char *check, const char *how, cddp_error *err)
+{
+    return cddp_store_add_exercised(context, check, how, err);
+}
+
+static cddp_status copy_metrics(cddp_store *to, cddp_store *from, int64_t run, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    sqlite3_stmt *select = NULL;
+    CD_TRY(cd_sql_prepare(&from->sql, "SELECT name, value FROM metric WHERE run = ? ORDER BY name", &select, err));
+    sqlite3_bind_int64(select, 1, run);
+    for (bool row = true;;) {
+        CD_TRY_OUT(cd_sql_step(&from->sql, select, &row, err));
+        if (!row) break;
+        CD_TRY_OUT(cddp_store_add_metric(to, cd_sql_text(select, 0), sqlite3_column_double(select, 1), err));
+    }
+out:
+    sqlite3_finalize(select);
+    return status;
+}
+
+typedef struct copy {
+    cddp_store *to, *from;
+} copy;
+
+static cddp_status copy_run(void *context, const cddp_stored_run *stored, cddp_error *err)
+{
+    copy *c = context;
+    int64_t run = 0;
+    CD_TRY(cddp_store_run_begin(c->to, &stored->provenance, &run, err));
+    CD_TRY(cddp_store_each_event(c->from, stored->run, CDDP_STORE_RECORDED, cddp_store_sink(c->to), err));
+    CD_TRY(cddp_store_each_finding(c->from, stored->run, add_finding, c->to, err));
+    CD_TRY(cddp_store_each_exercised(c->from, stored->run, add_exercised, c->to, err));
+    CD_TRY(copy_metrics(c->to, c->from, stored->run, err));
+    if (stored->complete) return cddp_store_run_end(c->to, &stored->outcome, err);
+    CD_TRY(cd_writer_commit(c->to, err));
+    cd_writer_abandon(c->to);
+    return CDDP_OK;
+}
+
+cddp_status cddp_store_copy_run(cddp_store *store, cddp_store *from, int64_t run, cddp_error *err)
+{
+    cddp_status status = cddp_store_each_run(from, run, copy_run, &(copy){store, from}, err);
+    /* A copy that failed half-way stays, marked incomplete, like any run that was interrupted. */
+    if (status != CDDP_OK && store->writer.run != 0) cd_writer_abandon(store);
+    return status;
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SQLite in cddp's terms.
+**
+** A store may come from anybody. So every connection is opened with triggers, views, extensions and the file's
+** own schema functions switched off, with small limits, and reading is given an amount of work in proportion to
+** the size of the file: pages that refer to each other in circles end in a sentence, not in an endless query.
+**
+** Not here: what the tables are (schema.c), what is written (writer.c) and read (reader.c). */
+#include "db/sql.h"
+
+#include "core/base/error.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Instructions of SQLite's machine between two looks at the budget, and per byte of file. A stored event has at
+** least 16 bytes and takes about 100 instructions to read. */
+#define WORK_SLICE 4096
+#define WORK_PER_BYTE 64
+#define WORK_FLOOR 50000000
+
+static const struct {
+    int id, value;
+} limits[] = {
+    {SQLITE_LIMIT_LENGTH, 64 * 1024 * 1024}, {SQLITE_LIMIT_SQL_LENGTH, 256 * 1024}, {SQLITE_LIMIT_COLUMN, 64},
+    {SQLITE_LIMIT_EXPR_DEPTH, 64},           {SQLITE_LIMIT_COMPOUND_SELECT, 16},    {SQLITE_LIMIT_VDBE_OP, 50000},
+    {SQLITE_LIMIT_FUNCTION_ARG, 32},         {SQLITE_LIMIT_ATTACHED, 0},            {SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 128},
+    {SQLITE_LIMIT_VARIABLE_NUMBER, 64},      {SQLITE_LIMIT_TRIGGER_DEPTH, 1},       {SQLITE_LIMIT_WORKER_THREADS, 0},
+};
+
+static const struct {
+    int id, value;
+} switches[] = {
+    {SQLITE_DBCONFIG_DEFENSIVE, 1},   {SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0}, {SQLITE_DBCONFIG_ENABLE_TRIGGER, 0},
+    {SQLITE_DBCONFIG_ENABLE_VIEW, 0}, {SQLITE_DBCONFIG_DQS_DML, 0},        {SQLITE_DBCONFIG_DQS_DDL, 0},
+    {SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 0},
+};
+
+cddp_status cd_sql_fail(const cd_sql *sql, int result, cddp_error *err)
+{
+    const char *path = sql->path;
+    int system_error = sql->db != NULL ? sqlite3_system_errno(sql->db) : 0;
+    switch (result & 0xff) {
+    case SQLITE_FULL:
+        return cd_fail(err, CDDP_E_IO, "cannot write '%s': the disk is full; what was committed before is kept", path);
+    case SQLITE_IOERR:
+        return cd_fail(err, CDDP_E_IO, "cannot %s '%s': %s; what was committed before is kept",
+                       result == SQLITE_IOERR_READ || result == SQLITE_IOERR_SHORT_READ ? "read" : "write", path,
+                       system_error != 0 ? strerror(system_error) : sqlite3_errstr(result));
+    case SQLITE_NOTADB: return cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: it is no SQLite file", path);
+    case SQLITE_CORRUPT:
+        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is damaged (%s)", path,
+                       sql->db != NULL ? sqlite3_errmsg(sql->db) : sqlite3_errstr(result));
+    case SQLITE_READONLY:
+        return cd_fail(err, CDDP_E_IO, "cannot write '%s': the file or its folder is read-only", path);
+    case SQLITE_PERM:
+    case SQLITE_CANTOPEN:
+        return cd_fail(err, CDDP_E_IO, "cannot open '%s': %s", path,
+                       system_error != 0 ? strerror(system_error) : "it, or a file beside it, cannot be opened");
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED: return cd_fail(err, CDDP_E_IO, "'%s' is in use: another program is writing to it", path);
+    case SQLITE_NOMEM: return cd_fail(err, CDDP_E_NOMEM, "no memory for the store '%s'", path);
+    case SQLITE_TOOBIG: return cd_fail(err, CDDP_E_LIMIT, "'%s' holds a value larger than 64 MiB", path);
+    case SQLITE_INTERRUPT:
+        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is damaged: reading it takes more work than its size allows", path);
+    default:
+        return cd_fail(err, CDDP_E_CORRUPT, "'%s' cannot be used as a store: %s", path,
+                       sql->db != NULL ? sqlite3_errmsg(sql->db) : sqlite3_errstr(result));
+    }
+}
+
+static int spend_work(void *context)
+{
+    cd_sql *sql = context;
+    if (sql->work_budget == 0) return 0;
+    if (sql->work_left <= WORK_SLICE) return 1;
+    sql->work_left -= WORK_SLICE;
+    return 0;
+}
+
+static cddp_status configure(cd_sql *sql, bool writable, cddp_error *err)
+{
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
+        int result = sqlite3_db_config(sql->db, switches[i].id, switches[i].value, (int *)NULL);
+        if (result != SQLITE_OK) return cd_sql_fail(sql, result, err);
+    }
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) sqlite3_limit(sql->db, limits[i].id, limits[i].value);
+    sqlite3_busy_timeout(sql->db, 10000);
+    sqlite3_extended_result_codes(sql->db, 1);
+    sqlite3_progress_handler(sql->db, WORK_SLICE, spend_work, sql);
+    CD_TRY(cd_sql_exec(sql, "PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0", err));
+    if (!writable) CD_TRY(cd_sql_exec(sql, "PRAGMA query_only = ON", err));
+    return CDDP_OK;
+}
+
+cddp_status cd_sql_open(cd_sql *sql, const char *path, bool writable, cddp_error *err)
+{
+    *sql = (cd_sql){.path = path};
+    cddp_status status = CDDP_OK;
+    /* A leading "./" keeps names such as ":memory:" from meaning anything but a file. */
+    char *name = sqlite3_mprintf("%s%s", path[0] == '/' ? "" : "./", path);
+    if (name == NULL) return cd_sql_fail(sql, SQLITE_NOMEM, err);
+    int flags = SQLITE_OPEN_NOMUTEX | (writable ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY);
+    int result = sqlite3_open_v2(name, &sql->db, flags, NULL);
+    sqlite3_free(name);
+    if (result != SQLITE_OK) status = cd_sql_fail(sql, result, err);
+    if (status == CDDP_OK) status = configure(sql, writable, err);
+    if (status != CDDP_OK) cd_sql_close(sql);
+    return status;
+}
+
+void cd_sql_close(cd_sql *sql)
+{
+    if (sql->db != NULL) sqlite3_close(sql->db);
+    sql->db = NULL;
+}
+
+cddp_status cd_sql_limit_work(cd_sql *sql, cddp_error *err)
+{
+    int64_t pages = 0, page_bytes = 0;
+    CD_TRY(cd_sql_number(sql, "PRAGMA page_count", &pages, err));
+    CD_TRY(cd_sql_number(sql, "PRAGMA page_size", &page_bytes, err));
+    sql->work_budget = WORK_FLOOR + WORK_PER_BYTE * (uint64_t)pages * (uint64_t)page_bytes;
+    sql->work_left = sql->work_budget;
+    return CDDP_OK;
+}
+
+cddp_status cd_sql_exec(cd_sql *sql, const char *text, cddp_error *err)
+{
+    sql->work_left = sql->work_budget;
+    int result = sqlite3_exec(sql->db, text, NULL, NULL, NULL);
+    return result == SQLITE_OK ? CDDP_OK : cd_sql_fail(sql, result, err);
+}
+
+cddp_status cd_sql_prepare(cd_sql *sql, const char *text, sqlite3_stmt **statement, cddp_error *err)
+{
+    sqlite3_stmt *prepared = NULL;
+    sql->work_left = sql->work_budget;
+    int result = sqlite3_prepare_v3(sql->db, text, -1, SQLITE_PREPARE_PERSISTENT, &prepared, NULL);
+    if (result != SQLITE_OK) return cd_sql_fail(sql, result, err);
+    *statement = prepared;
+    return CDDP_OK;
+}
+
+cddp_status cd_sql_step(cd_sql *sql, sqlite3_stmt *statement, bool *row, cddp_error *err)
+{
+    int result = sqlite3_step(statement);
+    if (result == SQLITE_ROW) {
+        *row = true;
+        return CDDP_OK;
+    }
+    cddp_status status = result == SQLITE_DONE ? CDDP_OK : cd_sql_fail(sql, result, err);
+    sqlite3_reset(statement);
+    sql->work_left = sql->work_budget;
+    if (status == CDDP_OK) *row = false;
+    return status;
+}
+
+cddp_status cd_sql_run(cd_sql *sql, sqlite3_stmt *statement, cddp_error *err)
+{
+    bool row = true;
+    while (row) CD_TRY(cd_sql_step(sql, statement, &row, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_sql_number(cd_sql *sql, const char *text, int64_t *value, cddp_error *err)
+{
+    sqlite3_stmt *statement = NULL;
+    bool row = false;
+    CD_TRY(cd_sql_prepare(sql, text, &statement, err));
+    cddp_status status = cd_sql_step(sql, statement, &row, err);
+    if (status == CDDP_OK && row && sqlite3_column_type(statement, 0) != SQLITE_NULL)
+        *value = sqlite3_column_int64(statement, 0);
+    sqlite3_finalize(statement);
+    return status;
+}
+
+void cd_sql_bind_text(sqlite3_stmt *statement, int index, const char *text)
+{
+    sqlite3_bind_text(statement, index, text != NULL ? text : "", -1, SQLITE_STATIC);
+}
+
+const char *cd_sql_text(sqlite3_stmt *statement, int column)
+{
+    const unsigned char *text = sqlite3_column_text(statement, column);
+    return text != NULL ? (const char *)text : "";
+}

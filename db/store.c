@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening and closing a store.
+**
+** A file is made and recognised in rollback mode, written in WAL mode, and turned back into one tidy file when
+** the writer closes it. So its first bytes always say what it is, a reader can look on while a run is being
+** written, and a program that is killed loses at most the iteration it was in.
+**
+** Not here: tables (schema.c), writing (writer.c), reading (reader.c), copying and merging (merge.c). */
+#include "db/store.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+static cddp_status open_file(cddp_store *store, cddp_error *err)
+{
+    bool append = store->mode == CDDP_STORE_APPEND, blank = false;
+    cd_file_kind kind = CD_FILE_ABSENT;
+    CD_TRY(cd_schema_probe(store->path, &kind, err));
+    if (kind == CD_FILE_ABSENT && !append) return cd_fail(err, CDDP_E_IO, "there is no store '%s'", store->path);
+    CD_TRY(cd_sql_open(&store->sql, store->path, append, err));
+    if (append) CD_TRY(cd_sql_exec(&store->sql, "PRAGMA synchronous = NORMAL; PRAGMA cache_size = -65536", err));
+    else CD_TRY(cd_sql_limit_work(&store->sql, err));
+    CD_TRY(cd_schema_is_blank(&store->sql, &blank, err));
+    if (blank && !append) return cd_fail(err, CDDP_E_CORRUPT, "'%s' is empty: whoever was making it was stopped", store->path);
+    if (blank) CD_TRY(cd_schema_create(&store->sql, err));
+    CD_TRY(cd_schema_adopt(&store->sql, append, &store->kinds, err));
+    return CDDP_OK;
+}
+
+cddp_status cddp_store_open(const char *path, cddp_store_mode mode, const cddp_allocator *allocator, cddp_store **store,
+                            cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cddp_store *s = cd_allocate_zero(allocator, sizeof *s);
+    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a store");
+    s->allocator = allocator;
+    s->mode = mode;
+    cd_batch_init(&s->batch, allocator, s->kinds.stored);
+    s->path = cd_strdup(allocator, path);
+    if (s->path == NULL) {
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory for a store");
+        goto out;
+    }
+    CD_TRY_OUT(open_file(s, err));
+    if (mode == CDDP_STORE_APPEND) CD_TRY_OUT(cd_batch_attach(&s->batch, &s->sql, err));
+    *store = s;
+out:
+    if (status != CDDP_OK) cddp_store_close(s);
+    return status;
+}
+
+/* Back to one file without companions. Fails only when somebody else has it open; it is complete either way. */
+static void tidy(cddp_store *store)
+{
+    sqlite3_busy_timeout(store->sql.db, 0);
+    sqlite3_exec(store->sql.db, "PRAGMA wal_checkpoint(TRUNCATE)", NULL, NULL, NULL);
+    sqlite3_exec(store->sql.db, "PRAGMA journal_mode = DELETE", NULL, NULL, NULL);
+}
+
+void cddp_store_close(cddp_store *store)
+{
+    if (store == NULL) return;
+    if (store->writer.run != 0) cd_writer_abandon(store);
+    if (store->sql.db != NULL && store->mode == CDDP_STORE_APPEND) tidy(store);
+    cd_sql_close(&store->sql);
+    cd_batch_fini(&store->batch);
+    cd_strfree(store->allocator, store->path);
+    cd_release(store->allocator, store, sizeof *store);
+}
+
+const char *cddp_store_path(const cddp_store *store)
+{
+    return store->path;
+}
