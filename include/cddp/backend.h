@@ -117,7 +117,9 @@ typedef struct cddp_backend {
     /* (required) does: waits at most timeout_ns (0: the operation's own). For stream devices it orders the
     ** collective's stream instead of blocking the host. */
     cddp_status (*wait)(void *group, void *work, uint64_t timeout_ns, cddp_error *err);
-    void (*release)(void *group, void *work); /* (required) after test or wait said it ended, or after abort */
+    /* (required) does: takes a work back. called when: it ended, its wait failed or timed out, the group was
+    ** aborted, or the caller gave up on it; in the last cases the backend keeps what its transport still needs. */
+    void (*release)(void *group, void *work);
     /* (optional: default refuses) does: fails every outstanding operation of the group, here and, where the
     ** transport can, on the peers. The group accepts only close afterwards. */
     cddp_status (*abort)(void *group, const char *reason, cddp_error *err);
