@@ -73,7 +73,6 @@ static cddp_status returns(cddp_rank *rank, void *argument, cddp_error *err)
 
 TEST(process_world, every_rank_returns_and_its_messages_arrive_in_order)
 {
-    (void)state;
     gathered g;
     cddp_rank_result results[RANKS];
     run(returns, NULL, (cddp_process_options){0}, &g, results);
@@ -99,7 +98,6 @@ static cddp_status rank_one_fails(cddp_rank *rank, void *argument, cddp_error *e
 
 TEST(process_world, a_failing_rank_brings_its_error_with_message_and_frames)
 {
-    (void)state;
     gathered g;
     cddp_rank_result results[RANKS];
     cddp_error err = CDDP_ERROR_INIT;
@@ -129,7 +127,6 @@ static cddp_status rank_two_is_killed(cddp_rank *rank, void *argument, cddp_erro
 
 TEST(process_world, a_killed_rank_is_named_with_its_signal_and_last_note)
 {
-    (void)state;
     gathered g;
     cddp_rank_result results[RANKS];
     run(rank_two_is_killed, NULL, (cddp_process_options){0}, &g, results);
@@ -151,7 +148,6 @@ static cddp_status rank_zero_leaves(cddp_rank *rank, void *argument, cddp_error 
 
 TEST(process_world, a_rank_that_exits_without_a_result_has_crashed)
 {
-    (void)state;
     gathered g;
     cddp_rank_result results[RANKS];
     run(rank_zero_leaves, NULL, (cddp_process_options){0}, &g, results);
@@ -173,7 +169,6 @@ static cddp_status rank_one_hangs(cddp_rank *rank, void *argument, cddp_error *e
 
 TEST(process_world, a_hung_rank_is_killed_at_the_deadline_and_named)
 {
-    (void)state;
     gathered g;
     cddp_rank_result results[RANKS];
     uint64_t start = cd_os_now_ns();
@@ -197,7 +192,6 @@ static cddp_status one_fails_others_hang(cddp_rank *rank, void *argument, cddp_e
 
 TEST(process_world, one_failure_ends_the_others_after_the_grace_period)
 {
-    (void)state;
     gathered g;
     cddp_rank_result results[RANKS];
     run(one_fails_others_hang, NULL, (cddp_process_options){.grace_ns = 100 * MS}, &g, results);
@@ -220,7 +214,6 @@ static cddp_status chatters(cddp_rank *rank, void *argument, cddp_error *err)
 
 TEST(process_world, output_arrives_by_line_rank_and_stream_even_without_a_last_newline)
 {
-    (void)state;
     gathered g;
     cddp_rank_result results[RANKS];
     run(chatters, NULL, (cddp_process_options){0}, &g, results);
@@ -248,7 +241,6 @@ static cddp_status sends_much(cddp_rank *rank, void *argument, cddp_error *err)
 
 TEST(process_world, records_and_lines_longer_than_a_pipe_come_through)
 {
-    (void)state;
     gathered g;
     cddp_rank_result results[RANKS];
     run(sends_much, NULL, (cddp_process_options){0}, &g, results);
@@ -276,7 +268,6 @@ static cddp_status counts_time(cddp_rank *rank, void *argument, cddp_error *err)
 
 TEST(process_world, computing_takes_time_only_when_simulated_and_sleeping_always_does)
 {
-    (void)state;
     gathered g;
     cddp_rank_result results[RANKS];
     run(counts_time, NULL, (cddp_process_options){.simulate_compute = true}, &g, results);
@@ -288,7 +279,6 @@ TEST(process_world, computing_takes_time_only_when_simulated_and_sleeping_always
 
 TEST(process_world, a_world_can_be_launched_again)
 {
-    (void)state;
     gathered g = {0};
     cddp_error err = CDDP_ERROR_INIT;
     cddp_process_world *world = NULL;
@@ -306,7 +296,6 @@ TEST(process_world, a_world_can_be_launched_again)
 
 TEST(process_world, no_ranks_are_refused)
 {
-    (void)state;
     cddp_error err = CDDP_ERROR_INIT;
     cddp_process_world *world = NULL;
     cddp_process_options options = {.size = sizeof options};
@@ -329,13 +318,11 @@ static cddp_status open_and_launch(const cddp_allocator *allocator, void *argume
 
 TEST(process_world, running_out_of_memory_leaves_no_memory_and_no_child_behind)
 {
-    (void)state;
     assert_true(cd_test_oom_loop(open_and_launch, NULL) >= 4);
 }
 
 TEST(solo_world, launch_runs_the_program_here_as_the_rank_that_was_named)
 {
-    (void)state;
     cddp_error err = CDDP_ERROR_INIT;
     cddp_solo_world *world = NULL;
     cddp_rank_result results[RANKS] = {{0}};
@@ -354,7 +341,6 @@ TEST(solo_world, launch_runs_the_program_here_as_the_rank_that_was_named)
 
 TEST(solo_world, its_clock_runs_and_its_choices_are_fifo)
 {
-    (void)state;
     cddp_error err = CDDP_ERROR_INIT;
     cddp_solo_world *world = NULL;
     cddp_solo_options options = {.size = sizeof options, .rank = 0, .world_size = 1, .simulate_compute = true};
@@ -372,7 +358,6 @@ TEST(solo_world, its_clock_runs_and_its_choices_are_fifo)
 
 TEST(solo_world, a_rank_outside_the_world_is_refused)
 {
-    (void)state;
     cddp_error err = CDDP_ERROR_INIT;
     cddp_solo_world *world = NULL;
     cddp_solo_options options = {.size = sizeof options, .rank = 4, .world_size = 4};

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L
+#include "core/base/os.h"
+
+#include "core/base/error.h"
+#include "tests/support/test.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MS UINT64_C(1000000)
+
+TEST(os, the_clock_goes_forward_and_sleeping_takes_as_long_as_asked)
+{
+    uint64_t before = cd_os_now_ns();
+    cd_os_sleep_ns(5 * MS);
+    assert_true(cd_os_now_ns() - before >= 5 * MS);
+    assert_true(cd_os_core_count() >= 1);
+    assert_int_equal(cd_os_process_id(), getpid());
+    assert_string_equal(cd_os_signal_text(SIGKILL), "Killed");
+    assert_non_null(cd_os_signal_text(12345));
+}
+
+static int writes_and_leaves(void *argument, int write_fd)
+{
+    unsigned char *shared = argument;
+    shared[0] = 77;
+    if (write(write_fd, "result", 6) != 6) return 1;
+    fputs("out", stdout);
+    fputs("err", stderr);
+    return 42;
+}
+
+/* Reads all pipes of a child to their ends. */
+static void read_all(cd_os_child *child, char texts[CD_OS_PIPE_COUNT][64])
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    size_t used[CD_OS_PIPE_COUNT] = {0};
+    bool open = true;
+    while (open) {
+        assert_ok(cd_os_children_wait(child, 1, 1000 * MS, &err), &err);
+        open = false;
+        for (cd_os_pipe p = 0; p < CD_OS_PIPE_COUNT; p++) {
+            size_t n;
+            assert_ok(cd_os_child_read(child, p, texts[p] + used[p], 63 - used[p], &n, &err), &err);
+            used[p] += n;
+            texts[p][used[p]] = '\0';
+            open |= child->fds[p] >= 0;
+        }
+    }
+}
+
+TEST(os_child, its_pipes_its_exit_code_and_shared_memory_reach_us)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_os_child child = CD_OS_CHILD_NONE;
+    void *shared = NULL;
+    assert_ok(cd_os_shared_open(100, &shared, &err), &err);
+    assert_int_equal(((unsigned char *)shared)[99], 0);
+    assert_ok(cd_os_child_open(&child, writes_and_leaves, shared, &err), &err);
+    char texts[CD_OS_PIPE_COUNT][64];
+    read_all(&child, texts);
+    int exit_code = -1, signal_number = -1;
+    while (!cd_os_child_poll(&child, &exit_code, &signal_number)) cd_os_sleep_ns(MS);
+    assert_int_equal(exit_code, 42);
+    assert_int_equal(signal_number, 0);
+    assert_string_equal(texts[CD_OS_PIPE_RESULT], "result");
+    assert_string_equal(texts[CD_OS_PIPE_STDOUT], "out");
+    assert_string_equal(texts[CD_OS_PIPE_STDERR], "err");
+    assert_int_equal(((unsigned char *)shared)[0], 77);
+    assert_true(cd_os_child_poll(&child, &exit_code, &signal_number)); /* again: it stays ended */
+    cd_os_child_close(&child);
+    cd_os_child_close(&child);
+    cd_os_shared_close(shared, 100);
+    cd_os_shared_close(NULL, 0);
+}
+
+static int waits_for_ever(void *argument, int write_fd)
+{
+    (void)argument;
+    (void)write_fd;
+    while (cd_os_now_ns() != 0) cd_os_sleep_ns(1000 * MS);
+    return 0;
+}
+
+TEST(os_child, waiting_ends_at_the_time_out_and_a_kill_is_seen_as_one)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_os_child child = CD_OS_CHILD_NONE;
+    assert_ok(cd_os_child_open(&child, waits_for_ever, NULL, &err), &err);
+    uint64_t before = cd_os_now_ns();
+    assert_ok(cd_os_children_wait(&child, 1, 20 * MS, &err), &err);
+    assert_true(cd_os_now_ns() - before >= 19 * MS);
+    int exit_code = -1, signal_number = -1;
+    assert_false(cd_os_child_poll(&child, &exit_code, &signal_number));
+    cd_os_child_kill(&child);
+    while (!cd_os_child_poll(&child, &exit_code, &signal_number)) cd_os_sleep_ns(MS);
+    assert_int_equal(signal_number, SIGKILL);
+    cd_os_child_close(&child);
+}
+
+TEST(os_child, closing_kills_what_still_runs)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_os_child child = CD_OS_CHILD_NONE;
+    assert_ok(cd_os_child_open(&child, waits_for_ever, NULL, &err), &err);
+    pid_t process = (pid_t)child.process;
+    cd_os_child_close(&child);
+    assert_int_equal(kill(process, 0), -1);
+}
+
+TEST(os, writing_to_a_closed_descriptor_is_an_error_with_the_systems_words)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    assert_fails(cd_os_write_all(-1, "x", 1, &err), CDDP_E_IO, &err, "Bad file descriptor");
+}
+
+TEST_MAIN(ROW(os, the_clock_goes_forward_and_sleeping_takes_as_long_as_asked),
+          ROW(os_child, its_pipes_its_exit_code_and_shared_memory_reach_us),
+          ROW(os_child, waiting_ends_at_the_time_out_and_a_kill_is_seen_as_one),
+          ROW(os_child, closing_kills_what_still_runs),
+          ROW(os, writing_to_a_closed_descriptor_is_an_error_with_the_systems_words))

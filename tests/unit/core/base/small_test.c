@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of base that are a page each: bitset, hash, log, names, version. */
+#include "cddp/cddp.h"
+#include "core/base/bitset.h"
+#include "core/base/hash.h"
+#include "core/base/log.h"
+#include "tests/support/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+TEST(bitset, bits_are_independent_across_words)
+{
+    uint64_t set[CD_BITSET_WORDS(200)];
+    assert_int_equal(sizeof set, 32);
+    cd_bitset_clear(set, 200);
+    static const size_t bits[] = {0, 63, 64, 127, 128, 199};
+    for (size_t i = 0; i < 6; i++) cd_bitset_add(set, bits[i]);
+    for (size_t b = 0, next = 0; b < 200; b++) {
+        bool wanted = next < 6 && bits[next] == b;
+        assert_int_equal(cd_bitset_has(set, b), wanted);
+        next += wanted;
+    }
+    cd_bitset_remove(set, 64);
+    assert_false(cd_bitset_has(set, 64));
+    assert_true(cd_bitset_has(set, 63));
+}
+
+/* Published XXH3 values: stores and schedules written on one machine are read on another. */
+TEST(hash, digests_are_the_published_ones)
+{
+    assert_true(cd_hash64("", 0, 0) == UINT64_C(0x2d06800538d394c2));
+    assert_true(cd_hash64("a", 1, 0) == UINT64_C(0xe6c632b61e964e1f));
+    assert_true(cd_hash64("abc", 3, 0) == UINT64_C(0x78af5f94892f3950));
+    assert_true(cd_hash_text(NULL) == cd_hash_text(""));
+    assert_true(cd_hash_text("abc") == cd_hash64("abc", 3, 0));
+    assert_true(cd_hash64("abc", 3, 1) != cd_hash64("abc", 3, 0));
+}
+
+TEST(hash, mixing_depends_on_order_and_never_stalls_at_zero)
+{
+    assert_true(cd_hash_mix(cd_hash_mix(0, 1), 2) != cd_hash_mix(cd_hash_mix(0, 2), 1));
+    assert_true(cd_hash_mix(cd_hash_mix(1, 0), 0) != cd_hash_mix(1, 0));
+    uint64_t seen[1000];
+    for (uint64_t i = 0; i < 1000; i++) {
+        seen[i] = cd_hash_mix(12345, i);
+        for (uint64_t k = 0; k < i; k++) assert_true(seen[k] != seen[i]);
+    }
+}
+
+static void append(void *context, const char *line, size_t length)
+{
+    strncat(context, line, length);
+}
+
+TEST(log, a_line_has_its_columns_and_ends)
+{
+    char text[2048] = "";
+    cd_log log = {.write = append, .context = text, .level = CD_LOG_INFO, .component = "ddp"};
+    cd_log_write(&log, CD_LOG_INFO, (cd_log_place){.time_ns = 1234567, .rank = 2, .step = -1}, "bucket %d launched", 3);
+    assert_string_equal(text, "        1234.567    2     - ddp      info  bucket 3 launched\n");
+    cd_log_write(&log, CD_LOG_DEBUG, (cd_log_place){0}, "dropped");
+    cd_log_write(NULL, CD_LOG_ERROR, (cd_log_place){0}, "nobody listens");
+    assert_null(strstr(text, "dropped"));
+}
+
+TEST(log, a_long_message_is_cut_and_still_ends_the_line)
+{
+    char text[4096] = "", message[3000];
+    memset(message, 'y', sizeof message - 1);
+    message[sizeof message - 1] = '\0';
+    cd_log log = {.write = append, .context = text, .level = CD_LOG_DEBUG};
+    cd_log_write(&log, CD_LOG_ERROR, (cd_log_place){.rank = -1, .step = 4}, "%s", message);
+    assert_true(strlen(text) <= 1024);
+    assert_int_equal(text[strlen(text) - 1], '\n');
+}
+
+TEST(log, levels_are_read_per_component)
+{
+    static const struct {
+        const char *spec, *component;
+        bool well_formed;
+        cd_log_level wanted;
+    } cases[] = {
+        {"debug", "sim", true, CD_LOG_DEBUG},
+        {"ddp:debug,sim:info", "sim", true, CD_LOG_INFO},
+        {"warn,ddp:debug", "ddp", true, CD_LOG_DEBUG},
+        {"ddp:debug", "dd", true, CD_LOG_ERROR},
+        {"", "sim", true, CD_LOG_ERROR},
+        {"ddp:loud", "ddp", false, CD_LOG_ERROR},
+        {"debugging", "ddp", false, CD_LOG_ERROR},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cd_test_row("%s for %s", cases[i].spec, cases[i].component);
+        cd_log_level level = CD_LOG_ERROR;
+        assert_int_equal(cd_log_parse(cases[i].spec, cases[i].component, &level), cases[i].well_formed);
+        assert_int_equal(level, cases[i].wanted);
+    }
+}
+
+TEST(names, every_enum_constant_has_one_and_strangers_get_a_question_mark)
+{
+    for (int i = 0; i < CDDP_DTYPE_COUNT; i++) {
+        assert_true(strlen(cddp_dtype_name((cddp_dtype)i)) > 1);
+        assert_true(cddp_dtype_bytes((cddp_dtype)i) > 0);
+    }
+    for (int i = 0; i < CDDP_RED_COUNT; i++) assert_true(strlen(cddp_red_op_name((cddp_red_op)i)) > 1);
+    for (int i = 0; i < CDDP_OP_COUNT; i++) assert_true(strlen(cddp_op_name((cddp_op)i)) > 1);
+    assert_string_equal(cddp_dtype_name(CDDP_BF16), "bf16");
+    assert_int_equal(cddp_dtype_bytes(CDDP_C64), 8);
+    assert_string_equal(cddp_red_op_name(CDDP_RED_PREMUL_SUM), "premul_sum");
+    assert_string_equal(cddp_op_name(CDDP_OP_BARRIER), "barrier");
+    assert_string_equal(cddp_dtype_name((cddp_dtype)77), "?");
+    assert_int_equal(cddp_dtype_bytes((cddp_dtype)77), 0);
+    assert_string_equal(cddp_op_name((cddp_op)77), "?");
+    assert_string_equal(cddp_red_op_name((cddp_red_op)77), "?");
+    assert_true(cddp_dtype_is_float(CDDP_F16));
+    assert_false(cddp_dtype_is_float(CDDP_C64));
+    assert_false(cddp_dtype_is_float(CDDP_I32));
+}
+
+TEST(version, the_text_is_made_of_the_numbers)
+{
+    char wanted[32];
+    snprintf(wanted, sizeof wanted, "%d.%d.%d", CDDP_VERSION_MAJOR, CDDP_VERSION_MINOR, CDDP_VERSION_PATCH);
+    assert_string_equal(cddp_version(), wanted);
+}
+
+TEST_MAIN(ROW(bitset, bits_are_independent_across_words), ROW(hash, digests_are_the_published_ones),
+          ROW(hash, mixing_depends_on_order_and_never_stalls_at_zero), ROW(log, a_line_has_its_columns_and_ends),
+          ROW(log, a_long_message_is_cut_and_still_ends_the_line), ROW(log, levels_are_read_per_component),
+          ROW(names, every_enum_constant_has_one_and_strangers_get_a_question_mark),
+          ROW(version, the_text_is_made_of_the_numbers))
