@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The Gloo backend: groups, the queue thread that runs collectives in order of posting, works.
+**
+** Gloo itself is synchronous. A group has one queue thread (the collective lane); point-to-point messages are
+** started when they are posted and waited for by two more lanes, so that ranks which all send before they
+** receive do not stop each other.
+**
+** Invariants:
+**   B1  everything that may write to a socket runs with SIGPIPE blocked in its thread;
+**   B2  a work is in exactly one lane's queue until it is done; release waits for that;
+**   B3  the context is opened and used by the collective lane (and started messages), closed after all lanes ended;
+**   B4  every operation ends by its deadline: each wait inside has what is left of it.
+**
+** Options of a group ("key=value,…"): guard=0|1 (fingerprints before each collective, default 0),
+** algorithm=native|ring (the library's ring and tree, or ours, which can be aborted; default native).
+**
+** Limits: an operation of the library's own that hangs ends at its time-out, not at abort. After a time-out
+** Gloo has closed all connections of the group. Memory of a failed operation may be written to until the
+** group is closed.
+*/
+#define _POSIX_C_SOURCE 200809L
+#include "backends/gloo/gloo_group.h"
+
+#include "cddp/plugin.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/base/os.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define DEFAULT_TIMEOUT_NS UINT64_C(1800000000000) /* 30 minutes, C10-05 */
+
+static void sigpipe_block(sigset_t *before)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &set, before);
+}
+
+/* A message written before the mask was restored may have left a SIGPIPE pending: it must not outlive us. */
+static void sigpipe_restore(const sigset_t *before)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    struct timespec none = {0, 0};
+    if (!sigismember(before, SIGPIPE))
+        while (sigtimedwait(&set, NULL, &none) == SIGPIPE) {
+        }
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
+void *cd_gloo_scratch(cd_gloo_group *group, size_t bytes)
+{
+    if (bytes > group->scratch_bytes) {
+        cd_release(group->allocator, group->scratch, group->scratch_bytes);
+        group->scratch = cd_allocate(group->allocator, bytes);
+        group->scratch_bytes = group->scratch != NULL ? bytes : 0;
+    }
+    return group->scratch;
+}
+
+/* ---- lanes ---- */
+
+static cd_gloo_lane lane_of(cddp_op op)
+{
+    return op == CDDP_OP_SEND ? CD_GLOO_LANE_SEND : op == CDDP_OP_RECV ? CD_GLOO_LANE_RECV : CD_GLOO_LANE_COLLECTIVE;
+}
+
+static cddp_status message_finish(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err)
+{
+    char text[CD_GLOO_TEXT_BYTES];
+    bool sends = w->call.op == CDDP_OP_SEND;
+    int64_t left = cd_gloo_milliseconds_left(w);
+    cd_gloo_code code = sends ? cd_gloo_wait_send(w->message, left, text) : cd_gloo_wait_recv(w->message, left, text);
+    cd_gloo_buffer_destroy(g->gloo, w->message);
+    w->message = NULL;
+    if (code != CD_GLOO_OK) return cd_gloo_fail(g, code, w->call.root, text, err);
+    return CDDP_OK;
+}
+
+static void work_run(cd_gloo_group *g, cd_gloo_work *w)
+{
+    pthread_mutex_lock(&g->lock);
+    bool aborted = g->aborted;
+    pthread_mutex_unlock(&g->lock);
+    cddp_error error = CDDP_ERROR_INIT;
+    cddp_status status;
+    if (w->message != NULL) status = message_finish(g, w, &error);
+    else if (w->call.op == CDDP_OP_SEND || w->call.op == CDDP_OP_RECV) status = CDDP_OK; /* nothing to move */
+    else if (aborted) status = cd_gloo_fail(g, CD_GLOO_ABORTED, -1, "", &error);
+    else status = cd_gloo_collective_run(g, w, &error);
+    pthread_mutex_lock(&g->lock);
+    error.status = status;
+    w->error = error;
+    w->done = true;
+    pthread_cond_broadcast(&g->done);
+    pthread_mutex_unlock(&g->lock);
+}
+
+typedef struct lane_start {
+    cd_gloo_group *group;
+    cd_gloo_lane lane;
+} lane_start;
+
+static void lane_loop(cd_gloo_group *g, cd_gloo_lane lane)
+{
+    cd_gloo_queue *q = &g->queues[lane];
+    for (;;) {
+        pthread_mutex_lock(&g->lock);
+        while (q->first == NULL && !g->closing) pthread_cond_wait(&q->arrived, &g->lock);
+        cd_gloo_work *w = q->first;
+        if (w != NULL) {
+            q->first = w->next;
+            if (q->first == NULL) q->last = NULL;
+        }
+        pthread_mutex_unlock(&g->lock);
+        if (w == NULL) return;
+        work_run(g, w);
+    }
+}
+
+static bool store_set(void *store, const char *key, const void *bytes, size_t byte_count)
+{
+    const cd_gloo_group *g = store;
+    char full[CDDP_RENDEZVOUS_KEY_BYTES_MAX];
+    snprintf(full, sizeof full, "%s%s", g->prefix, key);
+    return g->rendezvous->set(g->rendezvous->self, full, bytes, byte_count, NULL) == CDDP_OK;
+}
+
+static bool store_get(void *store, const char *key, int64_t timeout_ms, void *bytes, size_t *byte_count)
+{
+    const cd_gloo_group *g = store;
+    char full[CDDP_RENDEZVOUS_KEY_BYTES_MAX];
+    snprintf(full, sizeof full, "%s%s", g->prefix, key);
+    return g->rendezvous->get(g->rendezvous->self, full, (uint64_t)timeout_ms * 1000000, bytes, byte_count, NULL) == CDDP_OK;
+}
+
+/* Every opening of a name has keys of its own, so that a second group of that name meets nothing stale. */
+static cddp_status prefix_choose(cd_gloo_group *g, cddp_error *err)
+{
+    char key[CDDP_RENDEZVOUS_KEY_BYTES_MAX];
+    int64_t opening = 0;
+    snprintf(key, sizeof key, "gloo/%s/%u/opens", g->name, g->rank);
+    CD_TRY(g->rendezvous->add(g->rendezvous->self, key, 1, &opening, err));
+    snprintf(g->prefix, sizeof g->prefix, "gloo/%s/%" PRId64 "/", g->name, opening);
+    return CDDP_OK;
+}
+
+static cddp_status context_open(cd_gloo_group *g, cddp_error *err)
+{
+    CD_TRY(prefix_choose(g, err));
+    uint64_t wait_ns = g->rendezvous->timeout_ns < g->timeout_ns ? g->rendezvous->timeout_ns : g->timeout_ns;
+    cd_gloo_open open = {.rank = (int)g->rank, .size = (int)g->size, .host = g->rendezvous->bind_host,
+                         .timeout_ms = (int64_t)(wait_ns / 1000000 + 1), .store = g, .store_set = store_set, .store_get = store_get};
+    char text[CD_GLOO_TEXT_BYTES];
+    cd_gloo_code code = cd_gloo_context_open(&open, &g->gloo, text);
+    if (code == CD_GLOO_TIMEOUT)
+        return cd_fail(err, CDDP_E_TIMEOUT, "group '%s': not all of %u ranks came within %" PRIu64 " ms (gloo: %s)", g->name, g->size,
+                       wait_ns / 1000000, text);
+    if (code != CD_GLOO_OK) return cd_fail(err, CDDP_E_BACKEND, "group '%s' cannot connect its ranks (gloo: %s)", g->name, text);
+    return CDDP_OK;
+}
+
+static void *lane_main(void *argument)
+{
+    lane_start *start = argument;
+    cd_gloo_group *g = start->group;
+    cd_gloo_lane lane = start->lane;
+    cd_release(g->allocator, start, sizeof *start);
+    sigset_t before;
+    sigpipe_block(&before);
+    if (lane == CD_GLOO_LANE_COLLECTIVE) {
+        cddp_error error = CDDP_ERROR_INIT;
+        cddp_status status = context_open(g, &error);
+        pthread_mutex_lock(&g->lock);
+        g->open_error = error;
+        g->open_error.status = status;
+        g->opened = status == CDDP_OK;
+        g->open_ended = true;
+        pthread_cond_broadcast(&g->done);
+        pthread_mutex_unlock(&g->lock);
+        if (status != CDDP_OK) return NULL;
+    }
+    lane_loop(g, lane);
+    return NULL;
+}
+
+static cddp_status lane_begin(cd_gloo_group *g, cd_gloo_lane lane, cddp_error *err)
+{
+    cd_gloo_queue *q = &g->queues[lane];
+    if (q->runs) return CDDP_OK;
+    lane_start *start = cd_allocate(g->allocator, sizeof *start);
+    if (start == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a gloo thread");
+    *start = (lane_start){g, lane};
+    int failure = pthread_create(&q->thread, NULL, lane_main, start);
+    if (failure != 0) {
+        cd_release(g->allocator, start, sizeof *start);
+        return cd_fail(err, CDDP_E_LIMIT, "cannot start a gloo thread: %s", strerror(failure));
+    }
+    q->runs = true;
+    return CDDP_OK;
+}
+
+/* ---- groups ---- */
+
+static cddp_status parse_option(cd_gloo_group *g, const char *key, const char *value, cddp_error *err)
+{
+    if (strcmp(key, "guard") == 0 && (strcmp(value, "0") == 0 || strcmp(value, "1") == 0)) g->guard = value[0] == '1';
+    else if (strcmp(key, "algorithm") == 0 && strcmp(value, "native") == 0) g->own_ring = false;
+    else if (strcmp(key, "algorithm") == 0 && strcmp(value, "ring") == 0) g->own_ring = true;
+    else return cd_fail(err, CDDP_E_CONFIG, "group '%s': gloo knows guard=0|1 and algorithm=native|ring, not %s=%s", g->name, key, value);
+    return CDDP_OK;
+}
+
+static cddp_status parse_options(cd_gloo_group *g, const char *options, cddp_error *err)
+{
+    while (options != NULL && *options != '\0') {
+        char pair[64];
+        size_t length = strcspn(options, ",");
+        if (length >= sizeof pair) return cd_fail(err, CDDP_E_CONFIG, "group '%s': option '%s' is too long", g->name, options);
+        memcpy(pair, options, length);
+        pair[length] = '\0';
+        char *equals = strchr(pair, '=');
+        if (equals == NULL) return cd_fail(err, CDDP_E_CONFIG, "group '%s': option '%s' is not key=value", g->name, pair);
+        *equals = '\0';
+        CD_TRY(parse_option(g, pair, equals + 1, err));
+        options += length + (options[length] == ',');
+    }
+    return CDDP_OK;
+}
+
+static void gloo_close(void *group)
+{
+    cd_gloo_group *g = group;
+    if (g == NULL) return;
+    pthread_mutex_lock(&g->lock);
+    g->closing = true;
+    for (int lane = 0; lane < CD_GLOO_LANE_COUNT; lane++) pthread_cond_broadcast(&g->queues[lane].arrived);
+    pthread_mutex_unlock(&g->lock);
+    for (int lane = 0; lane < CD_GLOO_LANE_COUNT; lane++)
+        if (g->queues[lane].runs) pthread_join(g->queues[lane].thread, NULL);
+    sigset_t before;
+    sigpipe_block(&before);
+    cd_gloo_context_close(g->gloo);
+    sigpipe_restore(&before);
+    for (int lane = 0; lane < CD_GLOO_LANE_COUNT; lane++) pthread_cond_destroy(&g->queues[lane].arrived);
+    pthread_cond_destroy(&g->done);
+    pthread_mutex_destroy(&g->lock);
+    cd_release(g->allocator, g->scratch, g->scratch_bytes);
+    cd_release(g->allocator, g->members, g->size * sizeof *g->members);
+    cd_release(g->allocator, g, sizeof *g);
+}
+
+static void clocks_init(cd_gloo_group *g)
+{
+    /* Waits are measured on the monotonic clock: a clock set back must not prolong them. */
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->done, &monotonic);
+    for (int lane = 0; lane < CD_GLOO_LANE_COUNT; lane++) pthread_cond_init(&g->queues[lane].arrived, NULL);
+    pthread_condattr_destroy(&monotonic);
+}
+
+static cddp_status gloo_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
+                             cddp_error *err)
+{
+    if (backend->self == NULL)
+        return cd_fail(err, CDDP_E_CONFIG, "backend gloo needs a rendezvous (tcp://host:port or file:///directory)");
+    cddp_status status = CDDP_OK;
+    /* The heap, not the rank's allocator: works are made and freed while other threads of ours allocate. */
+    (void)rank;
+    cd_gloo_group *g = cd_allocate_zero(NULL, sizeof *g);
+    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
+    g->rendezvous = backend->self;
+    g->rank = spec->group_rank;
+    g->size = spec->group_size;
+    g->timeout_ns = spec->timeout_ns != 0 ? spec->timeout_ns : DEFAULT_TIMEOUT_NS;
+    g->waiting_peer = -1;
+    snprintf(g->name, sizeof g->name, "%s", spec->name);
+    clocks_init(g);
+    g->members = cd_allocate_array(NULL, g->size, sizeof *g->members);
+    if (g->members == NULL) {
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, g->size);
+        goto out;
+    }
+    memcpy(g->members, spec->members, g->size * sizeof *g->members);
+    if (strlen(spec->name) > 100) {
+        status = cd_fail(err, CDDP_E_LIMIT, "group name '%s' is longer than 100 bytes", spec->name);
+        goto out;
+    }
+    CD_TRY_OUT(parse_options(g, spec->options, err));
+    CD_TRY_OUT(lane_begin(g, CD_GLOO_LANE_COLLECTIVE, err));
+    pthread_mutex_lock(&g->lock);
+    while (!g->open_ended) pthread_cond_wait(&g->done, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+    if (!g->opened) {
+        status = cd_fail(err, g->open_error.status, "%s", g->open_error.message);
+        goto out;
+    }
+    *group = g;
+    return CDDP_OK;
+out:
+    gloo_close(g);
+    return status;
+}
+
+/* ---- works ---- */
+
+static void work_free(cd_gloo_group *g, cd_gloo_work *w)
+{
+    cd_gloo_buffer_destroy(g->gloo, w->message);
+    cd_release(g->allocator, w->counts, 2 * g->size * sizeof *w->counts);
+    cd_release(g->allocator, w, sizeof *w);
+}
+
+/* The caller's count tables need to live only until post returns. */
+static cddp_status counts_copy(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err)
+{
+    const cddp_collective *c = &w->call;
+    if (c->counts == NULL && c->send_counts == NULL) return CDDP_OK;
+    w->counts = cd_allocate_array(g->allocator, 2 * g->size, sizeof *w->counts);
+    if (w->counts == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the counts of %u ranks", g->size);
+    for (uint32_t r = 0; r < g->size; r++) {
+        w->counts[r] = c->counts != NULL ? c->counts[r] : 0;
+        w->counts[g->size + r] = c->send_counts != NULL ? c->send_counts[r] : 0;
+        if (w->counts[r] < 0 || w->counts[g->size + r] < 0)
+            return cd_fail(err, CDDP_E_ARG, "%s: the count of rank %u is negative", cddp_op_name(c->op), r);
+    }
+    if (c->counts != NULL) w->call.counts = w->counts;
+    if (c->send_counts != NULL) w->call.send_counts = w->counts + g->size;
+    return CDDP_OK;
+}
+
+static cddp_status message_start(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err)
+{
+    const cddp_tensor *t = w->call.op == CDDP_OP_SEND ? &w->call.input : &w->call.output;
+    size_t element = cddp_dtype_bytes(t->dtype), bytes = (size_t)cddp_tensor_numel(t) * element;
+    if (w->call.root == g->rank) return cd_fail(err, CDDP_E_ARG, "%s names its own rank %u", cddp_op_name(w->call.op), g->members[g->rank]);
+    if (bytes == 0) return CDDP_OK;
+    char text[CD_GLOO_TEXT_BYTES];
+    uint64_t slot = UINT64_C(3) << 62 | (w->call.tag & ((UINT64_C(1) << 62) - 1));
+    cd_gloo_code code = cd_gloo_buffer_create(g->gloo, (char *)t->storage + (size_t)t->offset * element, bytes, &w->message, text);
+    if (code == CD_GLOO_OK)
+        code = w->call.op == CDDP_OP_SEND ? cd_gloo_send(w->message, (int)w->call.root, slot, 0, bytes, text)
+                                          : cd_gloo_recv(w->message, (int)w->call.root, slot, 0, bytes, text);
+    if (code != CD_GLOO_OK) return cd_gloo_fail(g, code, w->call.root, text, err);
+    return CDDP_OK;
+}
+
+static cddp_status gloo_post(void *group, const cddp_collective *collective, void **work, cddp_error *err)
+{
+    cd_gloo_group *g = group;
+    cd_gloo_lane lane = lane_of(collective->op);
+    cddp_status status = CDDP_OK;
+    CD_TRY(lane_begin(g, lane, err));
+    cd_gloo_work *w = cd_allocate_zero(g->allocator, sizeof *w);
+    if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of group '%s'", cddp_op_name(collective->op), g->name);
+    w->group = g;
+    w->call = *collective;
+    w->deadline_ns = cd_os_now_ns() + (collective->timeout_ns != 0 ? collective->timeout_ns : g->timeout_ns);
+    CD_TRY_OUT(counts_copy(g, w, err));
+    if (lane != CD_GLOO_LANE_COLLECTIVE) {
+        sigset_t before;
+        sigpipe_block(&before);
+        status = message_start(g, w, err);
+        sigpipe_restore(&before);
+        if (status != CDDP_OK) goto out;
+    }
+    cd_gloo_queue *q = &g->queues[lane];
+    pthread_mutex_lock(&g->lock);
+    if (q->last != NULL) q->last->next = w;
+    else q->first = w;
+    q->last = w;
+    pthread_cond_signal(&q->arrived);
+    pthread_mutex_unlock(&g->lock);
+    *work = w;
+    return CDDP_OK;
+out:
+    work_free(g, w);
+    return status;
+}
+
+static cddp_status outcome(const cd_gloo_work *w, cddp_error *err)
+{
+    if (w->error.status == CDDP_OK) return CDDP_OK;
+    if (err != NULL) *err = w->error;
+    return w->error.status;
+}
+
+static cddp_status gloo_test(void *group, void *work, bool *done, cddp_error *err)
+{
+    cd_gloo_group *g = group;
+    cd_gloo_work *w = work;
+    pthread_mutex_lock(&g->lock);
+    bool ended = w->done;
+    pthread_mutex_unlock(&g->lock);
+    if (ended) CD_TRY(outcome(w, err));
+    *done = ended;
+    return CDDP_OK;
+}
+
+static cddp_status gloo_wait(void *group, void *work, uint64_t timeout_ns, cddp_error *err)
+{
+    cd_gloo_group *g = group;
+    cd_gloo_work *w = work;
+    uint64_t until = cd_os_now_ns() + timeout_ns;
+    struct timespec t = {(time_t)(until / UINT64_C(1000000000)), (long)(until % UINT64_C(1000000000))};
+    pthread_mutex_lock(&g->lock);
+    int late = 0;
+    while (!w->done && late == 0) {
+        if (timeout_ns == 0) pthread_cond_wait(&g->done, &g->lock); /* the operation's own deadline ends it (B4) */
+        else late = pthread_cond_timedwait(&g->done, &g->lock, &t);
+    }
+    bool ended = w->done;
+    pthread_mutex_unlock(&g->lock);
+    if (!ended) return cd_fail(err, CDDP_E_TIMEOUT, "gloo: not done within %" PRIu64 " ms", timeout_ns / 1000000);
+    CD_TRY(outcome(w, err));
+    return CDDP_OK;
+}
+
+static void gloo_release(void *group, void *work)
+{
+    cd_gloo_group *g = group;
+    cd_gloo_work *w = work;
+    pthread_mutex_lock(&g->lock);
+    while (!w->done) pthread_cond_wait(&g->done, &g->lock); /* B2: its lane still uses it */
+    pthread_mutex_unlock(&g->lock);
+    work_free(g, w);
+}
+
+static cddp_status gloo_abort(void *group, const char *reason, cddp_error *err)
+{
+    cd_gloo_group *g = group;
+    (void)err;
+    pthread_mutex_lock(&g->lock);
+    snprintf(g->abort_reason, sizeof g->abort_reason, "%s", reason != NULL ? reason : "no reason given");
+    g->aborted = true;
+    if (g->waiting != NULL) cd_gloo_abort_wait(g->waiting);
+    pthread_mutex_unlock(&g->lock);
+    return CDDP_OK;
+}
+
+static void gloo_describe(void *group, void *work, char *text, size_t text_bytes)
+{
+    cd_gloo_group *g = group;
+    (void)work;
+    pthread_mutex_lock(&g->lock);
+    int32_t peer = g->waiting_peer;
+    pthread_mutex_unlock(&g->lock);
+    if (peer >= 0) snprintf(text, text_bytes, "waiting for rank %u", g->members[peer]);
+}
+
+#define ALL_OPS ((1u << CDDP_OP_COUNT) - 1)
+#define ALL_DTYPES ((1u << CDDP_DTYPE_COUNT) - 1)
+#define ALL_REDUCTIONS ((1u << CDDP_RED_COUNT) - 1)
+
+static const cddp_backend gloo = {
+    .size = sizeof gloo,
+    .abi = CDDP_BACKEND_ABI,
+    .name = "gloo",
+    .capabilities = {.size = sizeof(cddp_capabilities), .ops = ALL_OPS, .dtypes = ALL_DTYPES, .reduce_ops = ALL_REDUCTIONS,
+                     .devices = CDDP_DEVICE_HOST, .in_place = true, .async = true, .order = CDDP_ORDER_KNOWN,
+                     .algorithm = "gloo_ring", .world_size_max = 1024},
+    .open = gloo_open,
+    .close = gloo_close,
+    .post = gloo_post,
+    .test = gloo_test,
+    .wait = gloo_wait,
+    .release = gloo_release,
+    .abort = gloo_abort,
+    .describe = gloo_describe,
+};
+
+static const cddp_backend *const backends[] = {&gloo, NULL};
+
+CDDP_PLUGIN_EXPORT const cddp_plugin cddp_plugin_v1;
+const cddp_plugin cddp_plugin_v1 = {.size = sizeof cddp_plugin_v1, .abi = CDDP_PLUGIN_ABI, .name = "gloo",
+                                    .version = "libgloo 0.5", .backends = backends};

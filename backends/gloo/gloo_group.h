@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One Gloo group inside this process: a context, a queue thread that runs operations in order of posting,
+** and two lanes that wait for point-to-point messages.
+**
+** Threads    everything of Gloo that may write to a socket runs with SIGPIPE blocked: the library writes
+**            without MSG_NOSIGNAL. The event loop's thread inherits that from the queue thread, which opens it.
+** Locks      group->lock guards queues, work states and `waiting`; nothing blocks while holding it.
+*/
+#pragma once
+#include <pthread.h>
+
+#include "backends/gloo/gloo_shim.h"
+#include "cddp/backend.h"
+#include "cddp/rendezvous.h"
+
+typedef struct cd_gloo_group cd_gloo_group;
+typedef struct cd_gloo_work cd_gloo_work;
+
+typedef enum cd_gloo_lane { CD_GLOO_LANE_COLLECTIVE, CD_GLOO_LANE_SEND, CD_GLOO_LANE_RECV, CD_GLOO_LANE_COUNT } cd_gloo_lane;
+
+struct cd_gloo_work {
+    cd_gloo_group *group;
+    cd_gloo_work *next;      /* in its lane's queue */
+    cddp_collective call;
+    int64_t *counts;         /* copies of call.counts and call.send_counts, or NULL */
+    cd_gloo_buffer *message; /* SEND and RECV: started at post */
+    uint64_t deadline_ns;
+    bool done;               /* under lock */
+    cddp_error error;        /* written before done */
+};
+
+typedef struct cd_gloo_queue {
+    pthread_t thread;
+    bool runs;
+    pthread_cond_t arrived;
+    cd_gloo_work *first, *last;
+} cd_gloo_queue;
+
+struct cd_gloo_group {
+    cd_gloo *gloo;
+    const cddp_rendezvous *rendezvous;
+    const cddp_allocator *allocator;
+    char name[128];
+    char prefix[200]; /* of rendezvous keys: group name and how often it was opened */
+    uint32_t rank, size;
+    uint32_t *members; /* (size) world ranks, for texts */
+    uint64_t timeout_ns;
+    bool guard;      /* exchange fingerprints before each collective */
+    bool own_ring;   /* our own ring over unbound buffers instead of the library's */
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    cd_gloo_queue queues[CD_GLOO_LANE_COUNT];
+    bool closing;
+    bool opened, open_ended; /* of the thread that opens the context */
+    cddp_error open_error;
+    cd_gloo_buffer *waiting; /* what the collective lane waits for, to be woken by abort; under lock */
+    int32_t waiting_peer;    /* whom it waits for, -1 */
+    bool aborted;            /* under lock */
+    char abort_reason[160];
+    unsigned char *scratch;  /* (scratch_bytes) of the collective lane */
+    size_t scratch_bytes;
+};
+
+/* Runs one collective on the collective lane. */
+cddp_status cd_gloo_collective_run(cd_gloo_group *group, cd_gloo_work *work, cddp_error *err);
+/* Room that lives until the next call; NULL when memory is exhausted. */
+void *cd_gloo_scratch(cd_gloo_group *group, size_t bytes);
+
+/* ---- messages between two members, for collectives: blocking, abortable, errors name the peer ---- */
+
+typedef struct cd_gloo_message {
+    cd_gloo_buffer *buffer;
+    uint32_t peer;
+    bool sends;
+} cd_gloo_message;
+
+/* slot tells messages of one operation apart; it is combined with the operation's sequence number. */
+cddp_status cd_gloo_message_begin(cd_gloo_group *group, const cd_gloo_work *work, cd_gloo_message *message,
+                                  void *data, size_t bytes, uint32_t slot, cddp_error *err);
+cddp_status cd_gloo_message_end(cd_gloo_group *group, const cd_gloo_work *work, cd_gloo_message *message, cddp_error *err);
+/* Gives up a message whose operation failed elsewhere. */
+void cd_gloo_message_drop(cd_gloo_group *group, cd_gloo_message *message);
+
+int64_t cd_gloo_milliseconds_left(const cd_gloo_work *work);
+/* Turns a code and Gloo's words into a status; peer -1 when unknown. */
+cddp_status cd_gloo_fail(const cd_gloo_group *group, cd_gloo_code code, int64_t peer, const char *text, cddp_error *err);

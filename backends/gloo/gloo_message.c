@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages between two members over Gloo's unbound buffers, and the words for what went wrong. */
+#include "backends/gloo/gloo_group.h"
+#include "core/base/error.h"
+#include "core/base/os.h"
+
+int64_t cd_gloo_milliseconds_left(const cd_gloo_work *work)
+{
+    uint64_t now = cd_os_now_ns();
+    /* Never 0: Gloo would take it for "no time-out was given". */
+    return now >= work->deadline_ns ? 1 : (int64_t)((work->deadline_ns - now) / 1000000 + 1);
+}
+
+cddp_status cd_gloo_fail(const cd_gloo_group *group, cd_gloo_code code, int64_t peer, const char *text, cddp_error *err)
+{
+    static const cddp_status statuses[] = {[CD_GLOO_OK] = CDDP_OK, [CD_GLOO_TIMEOUT] = CDDP_E_TIMEOUT,
+                                           [CD_GLOO_IO] = CDDP_E_BACKEND, [CD_GLOO_ABORTED] = CDDP_E_ABORTED,
+                                           [CD_GLOO_FAILED] = CDDP_E_BACKEND};
+    if (code == CD_GLOO_ABORTED) return cd_fail(err, CDDP_E_ABORTED, "the group was aborted: %s", group->abort_reason);
+    if (peer < 0) return cd_fail(err, statuses[code], "gloo: %s", text);
+    if (code == CD_GLOO_TIMEOUT)
+        return cd_fail(err, CDDP_E_TIMEOUT, "rank %u did not take part in time (gloo: %s)", group->members[peer], text);
+    return cd_fail(err, statuses[code], "lost rank %u (gloo: %s)", group->members[peer], text);
+}
+
+cddp_status cd_gloo_message_begin(cd_gloo_group *group, const cd_gloo_work *work, cd_gloo_message *message,
+                                  void *data, size_t bytes, uint32_t slot, cddp_error *err)
+{
+    char text[CD_GLOO_TEXT_BYTES];
+    cd_gloo_code code = cd_gloo_buffer_create(group->gloo, data, bytes, &message->buffer, text);
+    if (code != CD_GLOO_OK) return cd_gloo_fail(group, code, message->peer, text, err);
+    /* Native operations use 32-bit tags shifted up by Gloo; the top bit keeps ours apart from them. */
+    uint64_t full = UINT64_C(1) << 63 | work->call.sequence << 24 | slot;
+    code = message->sends ? cd_gloo_send(message->buffer, (int)message->peer, full, 0, bytes, text)
+                          : cd_gloo_recv(message->buffer, (int)message->peer, full, 0, bytes, text);
+    if (code == CD_GLOO_OK) return CDDP_OK;
+    cd_gloo_buffer_destroy(group->gloo, message->buffer);
+    message->buffer = NULL;
+    return cd_gloo_fail(group, code, message->peer, text, err);
+}
+
+static void waiting_set(cd_gloo_group *group, cd_gloo_buffer *buffer, int32_t peer)
+{
+    pthread_mutex_lock(&group->lock);
+    group->waiting = buffer;
+    group->waiting_peer = peer;
+    bool aborted = group->aborted;
+    pthread_mutex_unlock(&group->lock);
+    /* An abort that came before we registered would not have woken us. */
+    if (aborted && buffer != NULL) cd_gloo_abort_wait(buffer);
+}
+
+cddp_status cd_gloo_message_end(cd_gloo_group *group, const cd_gloo_work *work, cd_gloo_message *message, cddp_error *err)
+{
+    char text[CD_GLOO_TEXT_BYTES];
+    int64_t left = cd_gloo_milliseconds_left(work);
+    waiting_set(group, message->buffer, (int32_t)message->peer);
+    cd_gloo_code code = message->sends ? cd_gloo_wait_send(message->buffer, left, text)
+                                       : cd_gloo_wait_recv(message->buffer, left, text);
+    waiting_set(group, NULL, -1);
+    cd_gloo_buffer_destroy(group->gloo, message->buffer);
+    message->buffer = NULL;
+    if (code != CD_GLOO_OK) return cd_gloo_fail(group, code, message->peer, text, err);
+    return CDDP_OK;
+}
+
+void cd_gloo_message_drop(cd_gloo_group *group, cd_gloo_message *message)
+{
+    cd_gloo_buffer_destroy(group->gloo, message->buffer);
+    message->buffer = NULL;
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The border between C and Gloo's C++: nothing C++ crosses it, neither a type nor an allocation nor an
+** exception. Every call blocks the calling thread; the queue thread of gloo_backend.c is the one that calls.
+**
+** Lifetime   open → use → close. Buffers belong to their context and are freed with it when they could not
+**            complete: freeing a buffer that a peer may still write to wedges Gloo's event loop.
+** Errors     a cd_gloo_code, and the library's own words in text.
+*/
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CD_GLOO_TEXT_BYTES 256
+
+typedef enum cd_gloo_code { CD_GLOO_OK, CD_GLOO_TIMEOUT, CD_GLOO_IO, CD_GLOO_ABORTED, CD_GLOO_FAILED } cd_gloo_code;
+
+typedef struct cd_gloo cd_gloo;               /* a context: one group as this process sees it */
+typedef struct cd_gloo_buffer cd_gloo_buffer; /* registered memory that sends or receives */
+
+typedef struct cd_gloo_open {
+    int rank, size;
+    const char *host; /* numeric: Gloo dereferences NULL for a name that does not resolve */
+    int64_t timeout_ms;
+    void *store;
+    bool (*store_set)(void *store, const char *key, const void *bytes, size_t byte_count);
+    bool (*store_get)(void *store, const char *key, int64_t timeout_ms, void *bytes, size_t *byte_count);
+} cd_gloo_open;
+
+typedef struct cd_gloo_call {
+    void *data; /* in place */
+    size_t element_count, element_bytes;
+    int root;
+    uint32_t tag;
+    int64_t timeout_ms;
+    /* out = in1 op in2; out may be in1 or in2 */
+    void (*reduce)(void *context, void *out, const void *in1, const void *in2, size_t element_count);
+    void *context;
+} cd_gloo_call;
+
+cd_gloo_code cd_gloo_context_open(const cd_gloo_open *options, cd_gloo **gloo, char *text);
+void cd_gloo_context_close(cd_gloo *gloo); /* accepts NULL */
+
+cd_gloo_code cd_gloo_allreduce(cd_gloo *gloo, const cd_gloo_call *call, char *text); /* the library's ring */
+cd_gloo_code cd_gloo_broadcast(cd_gloo *gloo, const cd_gloo_call *call, char *text); /* the library's tree */
+
+cd_gloo_code cd_gloo_buffer_create(cd_gloo *gloo, void *data, size_t bytes, cd_gloo_buffer **buffer, char *text);
+void cd_gloo_buffer_destroy(cd_gloo *gloo, cd_gloo_buffer *buffer); /* accepts NULL; keeps one that is pending */
+cd_gloo_code cd_gloo_send(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset, size_t bytes, char *text);
+cd_gloo_code cd_gloo_recv(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset, size_t bytes, char *text);
+cd_gloo_code cd_gloo_wait_send(cd_gloo_buffer *buffer, int64_t timeout_ms, char *text);
+cd_gloo_code cd_gloo_wait_recv(cd_gloo_buffer *buffer, int64_t timeout_ms, char *text);
+void cd_gloo_abort_wait(cd_gloo_buffer *buffer); /* from another thread: wakes both waits */
+
+#ifdef __cplusplus
+}
+#endif
