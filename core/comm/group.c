@@ -162,6 +162,7 @@ uint32_t cddp_group_size(const cddp_group *group) { return group->group_size; }
 const char *cddp_group_name(const cddp_group *group) { return group->name; }
 uint32_t cddp_group_id(const cddp_group *group) { return group->id; }
 uint64_t cddp_group_sequence(const cddp_group *group) { return group->sequence; }
+uint64_t cddp_group_bytes(const cddp_group *group) { return group->bytes; }
 cddp_rank *cddp_group_world_rank(const cddp_group *group) { return group->rank; }
 
 const cddp_capabilities *cddp_group_capabilities(const cddp_group *group)
@@ -189,6 +190,13 @@ static void emit_post(const cddp_group *g, const cddp_collective *c)
             .address = has_data ? t->offset : -1, .in_flight = g->in_flight);
 }
 
+static uint64_t bytes_given(const cddp_group *g, const cddp_collective *c)
+{
+    bool sends = (cd_operands_of(g, c) & CD_OPERAND_INPUT) || (c->op == CDDP_OP_BROADCAST && c->root == g->group_rank);
+    const cddp_tensor *t = subject_of(g, c);
+    return sends ? (uint64_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype) : 0;
+}
+
 cddp_status cddp_group_post(cddp_group *group, cddp_collective *collective, cddp_work **work, cddp_error *err)
 {
     CD_TRY(cd_operands_check(group, collective, err));
@@ -204,6 +212,7 @@ cddp_status cddp_group_post(cddp_group *group, cddp_collective *collective, cddp
     group->in_flight++;
     emit_post(group, collective);
     group->sequence++;
+    group->bytes += bytes_given(group, &w->collective);
     w->outcome = group->table.post(group->backend_group, &w->collective, &w->backend_work, err);
     if (w->outcome != CDDP_OK) {
         group->in_flight--;

@@ -26,6 +26,7 @@ struct cddp_group {
     uint32_t group_rank, group_size, id;
     uint32_t works_max, in_flight;
     uint64_t sequence;
+    uint64_t bytes; /* of inputs posted so far */
     uint64_t timeout_ns;
     cddp_work *works; /* (works_max) */
     cddp_work *free_works;

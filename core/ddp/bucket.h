@@ -25,6 +25,8 @@ typedef struct cd_bucket {
     uint64_t content_digest; /* of the ordered (variable, offset, numel) list */
     cddp_grad_bucket hook_bucket; /* what a comm hook sees */
     cddp_future future;
+    uint64_t wire_bytes; /* the future's works have posted so far */
+    void *future_self; /* what the future's stages are given when no hook is registered */
 } cd_bucket;
 
 typedef struct cd_slab cd_slab;

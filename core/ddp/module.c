@@ -205,6 +205,30 @@ void cd_module_fini(cd_module *m)
     memset(m, 0, sizeof *m);
 }
 
+/* Parameters of one module live on one device object, or on a few: the first variable on a device names it. */
+static uint64_t device_key(const cd_module *m, const cddp_device *device)
+{
+    uint64_t key = 0;
+    while (m->variables[key].tensor.device != device) key++;
+    return key;
+}
+
+cddp_status cd_module_bucket_inputs(const cd_module *module, const uint32_t *order, cddp_dtype dtype,
+                                    cd_bucket_input **inputs, cddp_error *err)
+{
+    cd_bucket_input *in = cd_allocate_array(module->allocator, module->variable_count, sizeof *in);
+    if (in == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the sizes of %zu parameters", module->variable_count);
+    for (size_t i = 0; i < module->variable_count; i++) {
+        const cddp_tensor *t = &module->variables[order != NULL ? order[i] : i].tensor;
+        bool is_cast = dtype != CDDP_DTYPE_COUNT && cddp_dtype_is_float(t->dtype);
+        cddp_dtype stored = is_cast ? dtype : t->dtype;
+        in[i] = (cd_bucket_input){.bytes = (uint64_t)cddp_tensor_numel(t) * cddp_dtype_bytes(stored),
+                                  .key = device_key(module, t->device) * CDDP_DTYPE_COUNT + stored};
+    }
+    *inputs = in;
+    return CDDP_OK;
+}
+
 int64_t cd_module_find_parameter(const cd_module *module, const char *name)
 {
     /* Digests first: models have thousands of long names with common prefixes. */

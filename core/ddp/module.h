@@ -6,6 +6,7 @@
 */
 #pragma once
 #include "cddp/ddp.h"
+#include "core/ddp/bucket_plan.h"
 
 #define CD_NOT_REDUCED UINT32_MAX
 
@@ -50,6 +51,11 @@ typedef struct cd_module {
 cddp_status cd_module_init(cd_module *module, const cddp_ddp_options *options, const cddp_allocator *allocator,
                            cddp_error *err);
 void cd_module_fini(cd_module *module); /* accepts a zeroed module */
+/* Sizes and keys for the bucket assignment, in the given order of variables (NULL: registration order). Floating
+** variables count in `dtype` unless it is CDDP_DTYPE_COUNT (MIX-06). Returns owned (variable_count), to be released
+** with the module's allocator. */
+cddp_status cd_module_bucket_inputs(const cd_module *module, const uint32_t *order, cddp_dtype dtype,
+                                    cd_bucket_input **inputs, cddp_error *err);
 /* Position of a named parameter or buffer, or -1. */
 int64_t cd_module_find_parameter(const cd_module *module, const char *name);
 int64_t cd_module_find_buffer(const cd_module *module, const char *name);

@@ -39,6 +39,7 @@ CDDP_API const char *cddp_group_name(const cddp_group *group);
 CDDP_API uint32_t cddp_group_id(const cddp_group *group); /* as in trace events; equal on all members */
 CDDP_API const cddp_capabilities *cddp_group_capabilities(const cddp_group *group);
 CDDP_API uint64_t cddp_group_sequence(const cddp_group *group); /* operations posted so far */
+CDDP_API uint64_t cddp_group_bytes(const cddp_group *group); /* of what this rank gave to them: its inputs */
 CDDP_API cddp_rank *cddp_group_world_rank(const cddp_group *group);
 
 /* Posts any operation. collective->sequence is assigned here. Tensors must stay alive until completion. */
