@@ -23,3 +23,6 @@ typedef struct cd_checkpoint {
 
 cddp_status cd_checkpoint_run(cd_graph *graph, const cd_checkpoint *checkpoint, cd_value *input, cd_value **output,
                               cddp_error *err) CDDP_MUST_CHECK;
+
+/* Before a node of a non-reentrant segment goes back: its saved tensors are there again. */
+cddp_status cd_segment_restore(cd_graph *graph, cd_node *node, cddp_error *err) CDDP_MUST_CHECK;

@@ -15,7 +15,8 @@ typedef enum cd_ready_order {
     CD_READY_GIVEN     /* all interior nodes first; then the given order, others after it by priority */
 } cd_ready_order;
 
-typedef struct cd_backward_options {
+typedef struct cd_backward_options cd_backward_options;
+struct cd_backward_options {
     cd_value *const *roots; /* (root_count) */
     uint32_t root_count;
     const cd_gradient *root_gradients; /* (root_count), or NULL: ones */
@@ -24,14 +25,10 @@ typedef struct cd_backward_options {
     cd_ready_order order;
     const uint32_t *given; /* (given_count) parameter indices, CD_READY_GIVEN */
     uint32_t given_count;
-} cd_backward_options;
+};
 
 cddp_status cd_graph_backward(cd_graph *graph, const cd_backward_options *options, cddp_error *err) CDDP_MUST_CHECK;
 
 /* autograd.grad (FWD-11): gradients of the roots with respect to values, no accumulation and no hooks. */
 cddp_status cd_graph_grad(cd_graph *graph, const cd_backward_options *options, cd_value *const *values,
                           uint32_t value_count, cd_gradient *gradients, cddp_error *err) CDDP_MUST_CHECK;
-
-/* Adds a gradient to a slot as AccumulateGrad does: in place where the slot is defined, else into `home`. */
-cddp_status cd_grad_accumulate(cd_graph *graph, uint32_t parameter, const cd_gradient *gradient,
-                               bool create_graph, cddp_error *err) CDDP_MUST_CHECK;

@@ -66,6 +66,9 @@ typedef struct cd_graph_callbacks {
     /* Which of the gradients that could be accumulated now goes first; returns an index < count. options are
     ** parameter indices; option 0 is the one the engine would take. Not called for a single option. */
     uint32_t (*choose)(void *context, const uint64_t *options, uint32_t count);
+    /* The tensor that forward computes with in place of the parameter (a low-precision copy, MIX-02); gradients
+    ** accumulate in its dtype. */
+    const cddp_tensor *(*forward_parameter)(void *context, uint32_t parameter);
     /* On devices without arithmetic: writes the gradient that one firing of this parameter contributes
     ** (atoms on symbol, nothing on shape). dst has the parameter's sizes. */
     cddp_status (*fresh)(void *context, uint32_t parameter, const cddp_tensor *dst, cddp_error *err);
@@ -80,18 +83,19 @@ struct cd_graph {
     cd_module *module;
     const cddp_allocator *allocator;
     cd_arena arena;
+    cddp_allocator scratch; /* allocates from the arena; whoever uses it rewinds to a mark */
     cd_graph_callbacks callbacks;
     cd_node **nodes; /* (node_count) in order of creation; grows, kept between iterations */
     size_t node_count, node_capacity;
     cd_node **accumulate; /* (parameter_count) accumulation node of each parameter, or NULL */
     cd_value **parameters; /* (parameter_count) value of each parameter, or NULL */
+    cddp_tensor *sources;  /* (parameter_count) the tensors they were made from */
     uint64_t sequence;
-    uint32_t depth;     /* nesting of backward calls (re-entrant checkpoints) */
+    const struct cd_backward_options *backward; /* of the innermost backward that runs, or NULL */
+    bool inside_grad; /* that backward is a cd_graph_grad */
     bool grad_enabled;  /* false under no_grad */
     bool training;      /* dropout and batch norm */
-    cd_segment *segment; /* non-reentrant checkpoint being recorded */
-    cd_node **recompute; /* nodes recorded while a segment recomputes, see checkpoint.c */
-    size_t recompute_count;
+    cd_segment *segment; /* non-reentrant checkpoint being recorded or recomputed */
 };
 
 /* Borrows module and allocator until destroy. */
@@ -131,4 +135,5 @@ cddp_status cd_graph_record(cd_graph *graph, const cd_record *record, cddp_error
 cddp_status cd_graph_reachable(cd_graph *graph, cd_value *const *outputs, uint32_t output_count, bool *reachable,
                                cddp_error *err) CDDP_MUST_CHECK;
 
+void cd_graph_audit(const cd_graph *graph); /* asserts the invariants of graph.c */
 void cd_graph_destroy(cd_graph *graph); /* accepts NULL */

@@ -35,6 +35,9 @@ typedef struct cd_parameter {
     bool requires_grad;
     bool expect_sparse; /* its gradient is CDDP_GRAD_SPARSE (INI-06) */
     uint64_t forward_cost, backward_cost; /* floating-point operations per sample that it takes part in */
+    /* Made on first need, kept until destroy, full-sized: the rows of a sparse gradient, and the second operand
+    ** of an accumulation on devices without arithmetic. */
+    cddp_tensor sparse_value, sparse_rows, addend;
 } cd_parameter;
 
 typedef struct cd_buffer {

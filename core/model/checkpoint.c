@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Both kinds of activation checkpointing.
+**
+** Re-entrant (Note [Backward inside backward]): the forward records one node whose only edge is the input's.
+** Its route runs the part again on a detached input and calls cd_graph_backward on the result, so that the
+** part's parameters accumulate and fire their hooks right there, in the middle of the outer backward; the
+** gradient of the detached input is captured by an accumulation-free leaf node and passed on.
+**
+** Non-reentrant: nodes recorded by the part belong to a segment and lose their saved tensors when the part
+** returns. The first that goes back runs the part again with recording on; the i-th node of that run has the
+** saved tensors of the i-th node of the segment. A part that records other nodes the second time is an error.
+**
+** Not here: freeing memory. Activations stay in the tape until the next iteration; what is reproduced is the
+** order of events.
+*/
+#include "core/model/checkpoint.h"
+
+#include "core/base/assert.h"
+#include "core/base/error.h"
+#include "core/model/accumulate.h"
+#include "core/model/engine.h"
+#include "core/model/op.h"
+
+struct cd_segment {
+    cd_part_fn part;
+    void *context;
+    cd_value *input;
+    size_t first, count; /* its nodes: graph->nodes[first … first+count-1], leaves skipped */
+    bool restored;
+};
+
+/* ---- re-entrant ---- */
+
+typedef struct reentrant {
+    cd_part_fn part;
+    void *context;
+    cd_value *input;
+    cd_gradient input_gradient; /* what arrived at the detached input during the nested backward */
+} reentrant;
+
+/* The leaf in front of the detached input: keeps what arrives. */
+static cddp_status entry_route(const cd_op_call *call, cddp_error *err)
+{
+    reentrant *state = call->state;
+    return cd_gradient_add(call->graph, &state->input_gradient, &call->out_grads[0], err);
+}
+
+static const cd_op entry_op = {.name = "CheckpointInput", .keeps_nothing = true, .route = entry_route};
+
+static cddp_status enter_part(cd_graph *graph, reentrant *state, cd_value **output, cddp_error *err)
+{
+    cd_value *input = NULL;
+    CD_TRY(cd_graph_detach(graph, state->input, &input, err));
+    /* An edge to nobody makes the input want a gradient: the node is recorded by hand. */
+    cd_value anyone = {.tensor = state->input->tensor, .node = state->input->node, .output = state->input->output};
+    cd_value *inputs[1] = {&anyone};
+    cd_record record = {.op = &entry_op, .inputs = inputs, .input_count = 1, .outputs = &input, .output_count = 1,
+                        .state = state};
+    CD_TRY(cd_graph_record(graph, &record, err));
+    CD_ASSERT(input->node != NULL);
+    input->node->edges[0] = (cd_edge){0};
+    return state->part(graph, state->context, input, output, err);
+}
+
+static cddp_status reentrant_route(const cd_op_call *call, cddp_error *err)
+{
+    cd_graph *graph = call->graph;
+    if (graph->inside_grad)
+        return cd_fail(err, CDDP_E_STATE, "Checkpointing with re-entrant backward does not work under grad(): use "
+                                          "backward(), or the non-reentrant kind");
+    reentrant *state = call->state;
+    state->input_gradient = (cd_gradient){0};
+    cd_backward_options options = *graph->backward;
+    bool enabled = graph->grad_enabled;
+    cd_value *output = NULL;
+    graph->grad_enabled = true;
+    cddp_status status = enter_part(graph, state, &output, err);
+    graph->grad_enabled = enabled;
+    if (status != CDDP_OK) {
+        cd_error_frame(err, __FILE__, __func__, __LINE__);
+        return status;
+    }
+    cd_gradient root = call->out_grads[0];
+    if (root.kind == CDDP_GRAD_UNDEFINED) { /* a custom function sees zeros in place of undefined */
+        root.kind = CDDP_GRAD_DENSE;
+        const cddp_tensor *t = &call->outputs[0];
+        CD_TRY(cd_graph_tensor(graph, t->dtype, t->sizes, t->dim_count, &root.value, err));
+    }
+    options.roots = &output;
+    options.root_count = 1;
+    options.root_gradients = &root;
+    options.retain_graph = false;
+    CD_TRY(cd_graph_backward(graph, &options, err));
+    call->in_grads[0] = state->input_gradient;
+    return CDDP_OK;
+}
+
+static const cd_op reentrant_op = {.name = "CheckpointFunction", .route = reentrant_route};
+
+static cddp_status run_reentrant(cd_graph *graph, const cd_checkpoint *checkpoint, cd_value *input, cd_value **output,
+                                 cddp_error *err)
+{
+    void *memory = NULL;
+    CD_TRY(cd_graph_push(graph, sizeof(reentrant), &memory, err));
+    reentrant *state = memory;
+    *state = (reentrant){.part = checkpoint->part, .context = checkpoint->context, .input = input};
+    bool enabled = graph->grad_enabled;
+    cd_value *inner = NULL, *made = NULL;
+    graph->grad_enabled = false;
+    cddp_status status = checkpoint->part(graph, checkpoint->context, input, &inner, err);
+    graph->grad_enabled = enabled;
+    if (status != CDDP_OK) {
+        cd_error_frame(err, __FILE__, __func__, __LINE__);
+        return status;
+    }
+    CD_TRY(cd_graph_detach(graph, inner, &made, err));
+    cd_record record = {.op = &reentrant_op, .inputs = &input, .input_count = 1, .outputs = &made, .output_count = 1,
+                        .state = state};
+    CD_TRY(cd_graph_record(graph, &record, err));
+    *output = made;
+    return CDDP_OK;
+}
+
+/* ---- non-reentrant ---- */
+
+static cd_node *next_node(const cd_graph *graph, size_t *position, size_t end)
+{
+    while (*position < end) {
+        cd_node *node = graph->nodes[(*position)++];
+        if (node->op != NULL) return node;
+    }
+    return NULL;
+}
+
+static cddp_status run_segment(cd_graph *graph, const cd_checkpoint *checkpoint, cd_value *input, cd_value **output,
+                               cddp_error *err)
+{
+    if (graph->segment != NULL) return cd_fail(err, CDDP_E_UNSUPPORTED, "a non-reentrant checkpoint inside another one");
+    void *memory = NULL;
+    CD_TRY(cd_graph_push(graph, sizeof(cd_segment), &memory, err));
+    cd_segment *s = memory;
+    *s = (cd_segment){.part = checkpoint->part, .context = checkpoint->context, .input = input, .first = graph->node_count};
+    graph->segment = s;
+    cddp_status status = checkpoint->part(graph, checkpoint->context, input, output, err);
+    graph->segment = NULL;
+    if (status != CDDP_OK) {
+        cd_error_frame(err, __FILE__, __func__, __LINE__);
+        return status;
+    }
+    s->count = graph->node_count - s->first;
+    size_t position = s->first;
+    for (cd_node *n; (n = next_node(graph, &position, s->first + s->count)) != NULL;) {
+        n->inputs = NULL;
+        n->state = NULL;
+    }
+    return CDDP_OK;
+}
+
+/* Runs the part again on a side tape and moves its saved tensors into the segment's nodes. */
+static cddp_status recompute(cd_graph *graph, cd_segment *s, cddp_error *err)
+{
+    bool enabled = graph->grad_enabled;
+    size_t again = graph->node_count;
+    cd_value *output = NULL;
+    graph->grad_enabled = true;
+    cddp_status status = s->part(graph, s->context, s->input, &output, err);
+    graph->grad_enabled = enabled;
+    if (status != CDDP_OK) {
+        cd_error_frame(err, __FILE__, __func__, __LINE__);
+        return status;
+    }
+    size_t old_position = s->first, new_position = again;
+    for (;;) {
+        cd_node *old_node = next_node(graph, &old_position, s->first + s->count);
+        cd_node *new_node = next_node(graph, &new_position, graph->node_count);
+        if (old_node == NULL && new_node == NULL) break;
+        if (old_node == NULL || new_node == NULL || old_node->op != new_node->op)
+            return cd_fail(err, CDDP_E_STATE, "checkpoint: recomputing recorded %s where forward recorded %s",
+                           new_node != NULL ? new_node->op->name : "nothing",
+                           old_node != NULL ? old_node->op->name : "nothing");
+        old_node->inputs = new_node->inputs;
+        old_node->outputs = new_node->outputs;
+        old_node->state = new_node->state;
+    }
+    s->restored = true;
+    return CDDP_OK;
+}
+
+cddp_status cd_segment_restore(cd_graph *graph, cd_node *node, cddp_error *err)
+{
+    if (node->segment->restored) return CDDP_OK;
+    return recompute(graph, node->segment, err);
+}
+
+cddp_status cd_checkpoint_run(cd_graph *graph, const cd_checkpoint *checkpoint, cd_value *input, cd_value **output,
+                              cddp_error *err)
+{
+    switch (graph->grad_enabled ? checkpoint->kind : CD_CHECKPOINT_NONE) {
+    case CD_CHECKPOINT_REENTRANT: return run_reentrant(graph, checkpoint, input, output, err);
+    case CD_CHECKPOINT_NON_REENTRANT: return run_segment(graph, checkpoint, input, output, err);
+    case CD_CHECKPOINT_NONE: break;
+    }
+    return checkpoint->part(graph, checkpoint->context, input, output, err);
+}

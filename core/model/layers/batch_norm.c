@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Batch norm, plain and synchronised.
+**
+** Synchronised: forward gathers (mean, Σ(x-mean)², count) of every rank and combines them in rank order, so that
+** all ranks get the same bits; backward sums (Σdy, Σdy·xhat) over ranks. That is one all-gather and one all-reduce
+** per layer and iteration, as in PyTorch. A checkpoint that runs the layer again moves the running statistics again,
+** as in PyTorch too.
+*/
+#include "core/model/layers/norm.h"
+
+#include "core/model/op.h"
+
+#include <math.h>
+
+typedef struct batch_norm_state {
+    cd_batch_norm norm;
+    const cd_module *module;
+    bool training;
+    int64_t samples, channels, area;
+    double count;                    /* values per channel, over all ranks that share statistics */
+    double *mean, *spread, *inverse; /* (channels) spread: Σ(x-mean)² */
+} batch_norm_state;
+
+static void *buffer_data(const batch_norm_state *s, uint32_t buffer)
+{
+    return cd_tensor_data(&s->module->buffers[buffer].tensor);
+}
+
+static bool is_shared(const cd_graph *graph, const batch_norm_state *s)
+{
+    return s->norm.synchronised && graph->callbacks.rank_count > 1;
+}
+
+/* all (rank_count, 2·channels + 1): mean, spread and count of each rank. Chan's parallel formula, in rank order. */
+static void combine_ranks(batch_norm_state *s, const double *all, uint32_t rank_count)
+{
+    int64_t width = 2 * s->channels + 1;
+    s->count = 0;
+    for (uint32_t r = 0; r < rank_count; r++) s->count += all[r * width + 2 * s->channels];
+    for (int64_t k = 0; k < s->channels; k++) {
+        double sum = 0, spread = 0;
+        for (uint32_t r = 0; r < rank_count; r++) sum += all[r * width + 2 * s->channels] * all[r * width + k];
+        s->mean[k] = sum / s->count;
+        for (uint32_t r = 0; r < rank_count; r++) {
+            double distance = all[r * width + k] - s->mean[k];
+            spread += all[r * width + s->channels + k] + all[r * width + 2 * s->channels] * distance * distance;
+        }
+        s->spread[k] = spread;
+    }
+}
+
+static cddp_status gather_moments(const cd_op_call *c, batch_norm_state *s, cddp_error *err)
+{
+    const cd_graph_callbacks *cb = &c->graph->callbacks;
+    cddp_tensor mine, all;
+    CD_TRY(cd_graph_tensor(c->graph, CDDP_F64, &(int64_t){2 * s->channels + 1}, 1, &mine, err));
+    CD_TRY(cd_graph_tensor(c->graph, CDDP_F64, (const int64_t[2]){cb->rank_count, 2 * s->channels + 1}, 2, &all, err));
+    double *values = cd_tensor_data(&mine);
+    for (int64_t k = 0; k < s->channels; k++) {
+        values[k] = s->mean[k];
+        values[s->channels + k] = s->spread[k];
+    }
+    values[2 * s->channels] = s->count;
+    CD_TRY(cb->allgather(cb->context, &mine, &all, err));
+    combine_ranks(s, cd_tensor_data(&all), cb->rank_count);
+    return CDDP_OK;
+}
+
+static cddp_status combine_moments(const cd_op_call *c, batch_norm_state *s, cddp_error *err)
+{
+    if (is_shared(c->graph, s)) CD_TRY(gather_moments(c, s, err));
+    if (s->count < 2)
+        return cd_fail(err, CDDP_E_ARG, "batch norm: expected more than 1 value per channel when training, got %g", s->count);
+    for (int64_t k = 0; k < s->channels; k++) s->inverse[k] = 1 / sqrt(s->spread[k] / s->count + s->norm.eps);
+    return CDDP_OK;
+}
+
+#define KERNELS "core/model/layers/batch_norm_kernels.h"
+#include "core/model/layers/each_real.h"
+
+static const cd_op batch_norm_op = CD_OP("BatchNorm", batch_norm);
+
+cddp_status cd_batch_norm_register(cd_module *module, int64_t channels, cddp_dtype dtype, cd_batch_norm *norm,
+                                   cddp_error *err)
+{
+    cddp_dtype statistics = dtype == CDDP_F64 ? CDDP_F64 : CDDP_F32;
+    cd_batch_norm made = {.momentum = 0.1, .eps = 1e-5};
+    cd_parameter_spec spec = {.name = "weight", .dtype = dtype, .dim_count = 1, .sizes = {channels}, .init = {CD_INIT_ONE, 0}};
+    CD_TRY(cd_module_add_parameter(module, &spec, &made.weight, err));
+    spec.name = "bias", spec.init.kind = CD_INIT_ZERO;
+    CD_TRY(cd_module_add_parameter(module, &spec, &made.bias, err));
+    spec.name = "running_mean", spec.dtype = statistics;
+    CD_TRY(cd_module_add_buffer(module, &spec, &made.running_mean, err));
+    spec.name = "running_var", spec.init.kind = CD_INIT_ONE;
+    CD_TRY(cd_module_add_buffer(module, &spec, &made.running_var, err));
+    spec = (cd_parameter_spec){.name = "num_batches_tracked", .dtype = CDDP_I64};
+    CD_TRY(cd_module_add_buffer(module, &spec, &made.num_batches_tracked, err));
+    *norm = made;
+    return CDDP_OK;
+}
+
+static cddp_status make_state(cd_graph *graph, const cd_batch_norm *norm, const cddp_tensor *x,
+                              batch_norm_state **made, cddp_error *err)
+{
+    void *memory = NULL, *moments = NULL;
+    CD_TRY(cd_graph_push(graph, sizeof(batch_norm_state), &memory, err));
+    batch_norm_state *s = memory;
+    *s = (batch_norm_state){.norm = *norm, .module = graph->module, .training = graph->training,
+                            .samples = x->sizes[0], .channels = x->sizes[1],
+                            .area = x->dim_count == 4 ? x->sizes[2] * x->sizes[3] : 1};
+    CD_TRY(cd_graph_push(graph, 3 * (size_t)s->channels * sizeof(double), &moments, err));
+    s->mean = moments;
+    s->spread = s->mean + s->channels;
+    s->inverse = s->spread + s->channels;
+    *made = s;
+    return CDDP_OK;
+}
+
+cddp_status cd_batch_norm_layer(cd_graph *graph, cd_value *x, const cd_batch_norm *norm, cd_value **y, cddp_error *err)
+{
+    cd_value *inputs[3] = {x};
+    char left[CD_SIZES_BYTES], right[CD_SIZES_BYTES];
+    CD_TRY(cd_graph_parameter(graph, norm->weight, &inputs[1], err));
+    CD_TRY(cd_graph_parameter(graph, norm->bias, &inputs[2], err));
+    CD_TRY(cd_op_check_dtypes("batch norm", inputs, 3, err));
+    const cddp_tensor *t = &x->tensor, *w = &inputs[1]->tensor;
+    if ((t->dim_count != 2 && t->dim_count != 4) || t->sizes[1] != w->sizes[0])
+        return cd_fail(err, CDDP_E_ARG, "batch norm: x %s does not fit weight %s", cd_tensor_print_sizes(t, left, sizeof left),
+                       cd_tensor_print_sizes(w, right, sizeof right));
+    batch_norm_state *state = NULL;
+    CD_TRY(make_state(graph, norm, t, &state, err));
+    cd_apply apply = {.op = &batch_norm_op, .inputs = inputs, .input_count = 3, .state = state, .shapes = t, .output_count = 1};
+    return cd_op_apply(graph, &apply, y, err);
+}

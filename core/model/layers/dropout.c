@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The mask is never stored: a generator per sample gives it twice. */
+#include "core/model/layers/dropout.h"
+
+#include "core/base/hash.h"
+#include "core/base/prng.h"
+#include "core/model/op.h"
+
+static cd_prng sample_prng(const cd_dropout *d, int64_t sample)
+{
+    uint64_t key = cd_hash_mix(cd_hash_mix(cd_hash_mix(d->seed, d->layer), d->iteration), (uint64_t)d->sample_ids[sample]);
+    return cd_prng_seed(key);
+}
+
+/* 53 random bits against the probability: one draw per element. */
+static bool is_kept(const cd_dropout *d, cd_prng *prng)
+{
+    return (double)(cd_prng_next(prng) >> 11) >= d->probability * 0x1p53;
+}
+
+#define KERNELS "core/model/layers/dropout_kernels.h"
+#include "core/model/layers/each_real.h"
+
+static const cd_op dropout_op = CD_OP("Dropout", dropout);
+
+cddp_status cd_dropout_layer(cd_graph *graph, cd_value *x, const cd_dropout *dropout, cd_value **y, cddp_error *err)
+{
+    if (!(dropout->probability >= 0 && dropout->probability < 1))
+        return cd_fail(err, CDDP_E_ARG, "dropout: probability %g is not in [0, 1)", dropout->probability);
+    CD_TRY(cd_op_check_dtypes("dropout", &x, 1, err));
+    if (!graph->training || dropout->probability == 0) {
+        *y = x;
+        return CDDP_OK;
+    }
+    void *state = NULL;
+    CD_TRY(cd_graph_push(graph, sizeof *dropout, &state, err));
+    *(cd_dropout *)state = *dropout;
+    cd_apply apply = {.op = &dropout_op, .inputs = &x, .input_count = 1, .state = state, .shapes = &x->tensor, .output_count = 1};
+    return cd_op_apply(graph, &apply, y, err);
+}

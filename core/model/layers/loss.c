@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Per-sample losses and their weighted sum. Targets want no gradient. */
+#include "core/model/layers/loss.h"
+
+#include "core/model/op.h"
+
+#include <string.h>
+
+typedef struct weighted_sum {
+    const double *weights; /* (sample_count) in the tape, or NULL */
+    double divisor;
+} weighted_sum;
+
+#define KERNELS "core/model/layers/loss_kernels.h"
+#include "core/model/layers/each_real.h"
+
+static const cd_op squared_error_op = CD_OP("SquaredError", squared_error);
+static const cd_op bce_op = CD_OP("BCEWithLogits", bce);
+static const cd_op inner_product_op = CD_OP("InnerProduct", inner_product);
+static const cd_op cross_entropy_op = CD_OP("CrossEntropy", cross_entropy);
+static const cd_op weighted_sum_op = CD_OP("WeightedSum", weighted_sum);
+
+static cddp_status pair_loss(cd_graph *graph, const cd_op *op, cd_value *const pair[2], cd_value **losses,
+                             cddp_error *err)
+{
+    const cddp_tensor *y = &pair[0]->tensor, *t = &pair[1]->tensor;
+    char left[CD_SIZES_BYTES], right[CD_SIZES_BYTES];
+    CD_TRY(cd_op_check_dtypes(op->name, pair, 2, err));
+    if (!cd_tensor_same_sizes(y, t) || y->dim_count < 1)
+        return cd_fail(err, CDDP_E_ARG, "%s: output %s and target %s differ", op->name,
+                       cd_tensor_print_sizes(y, left, sizeof left), cd_tensor_print_sizes(t, right, sizeof right));
+    if (pair[1]->node != NULL) return cd_fail(err, CDDP_E_UNSUPPORTED, "%s: the target wants a gradient", op->name);
+    cddp_tensor shape = cd_shape_of(y->dtype, y->sizes, 1);
+    cd_apply apply = {.op = op, .inputs = pair, .input_count = 2, .shapes = &shape, .output_count = 1};
+    return cd_op_apply(graph, &apply, losses, err);
+}
+
+cddp_status cd_squared_error(cd_graph *graph, cd_value *y, cd_value *target, cd_value **losses, cddp_error *err)
+{
+    return pair_loss(graph, &squared_error_op, (cd_value *const[2]){y, target}, losses, err);
+}
+
+cddp_status cd_bce_with_logits(cd_graph *graph, cd_value *y, cd_value *target, cd_value **losses, cddp_error *err)
+{
+    return pair_loss(graph, &bce_op, (cd_value *const[2]){y, target}, losses, err);
+}
+
+cddp_status cd_inner_product(cd_graph *graph, cd_value *y, cd_value *target, cd_value **losses, cddp_error *err)
+{
+    return pair_loss(graph, &inner_product_op, (cd_value *const[2]){y, target}, losses, err);
+}
+
+cddp_status cd_cross_entropy(cd_graph *graph, cd_value *y, const cddp_tensor *classes, cd_value **losses,
+                             cddp_error *err)
+{
+    const cddp_tensor *t = &y->tensor;
+    CD_TRY(cd_op_check_dtypes("cross entropy", &y, 1, err));
+    cddp_tensor positions = *t;
+    positions.dim_count = t->dim_count > 0 ? t->dim_count - 1 : 0;
+    char left[CD_SIZES_BYTES], right[CD_SIZES_BYTES];
+    if (t->dim_count < 2 || t->sizes[t->dim_count - 1] < 1 || classes->dtype != CDDP_I64 ||
+        !cd_tensor_same_sizes(&positions, classes))
+        return cd_fail(err, CDDP_E_ARG, "cross entropy: logits %s do not fit %s classes %s",
+                       cd_tensor_print_sizes(t, left, sizeof left), cddp_dtype_name(classes->dtype),
+                       cd_tensor_print_sizes(classes, right, sizeof right));
+    void *state = NULL;
+    CD_TRY(cd_graph_push(graph, sizeof *classes, &state, err));
+    *(cddp_tensor *)state = *classes;
+    cddp_tensor shape = cd_shape_of(t->dtype, t->sizes, 1);
+    cd_apply apply = {.op = &cross_entropy_op, .inputs = &y, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
+    return cd_op_apply(graph, &apply, losses, err);
+}
+
+cddp_status cd_weighted_sum(cd_graph *graph, cd_value *losses, const double *weights, double divisor, cd_value **loss,
+                            cddp_error *err)
+{
+    CD_TRY(cd_op_check_dtypes("weighted sum", &losses, 1, err));
+    if (losses->tensor.dim_count != 1)
+        return cd_fail(err, CDDP_E_ARG, "weighted sum: wants one number per sample, got %u dimensions",
+                       (unsigned)losses->tensor.dim_count);
+    size_t bytes = (size_t)losses->tensor.sizes[0] * sizeof *weights;
+    void *state = NULL, *copy = NULL;
+    CD_TRY(cd_graph_push(graph, sizeof(weighted_sum), &state, err));
+    if (weights != NULL) {
+        CD_TRY(cd_graph_push(graph, bytes, &copy, err));
+        if (bytes > 0) memcpy(copy, weights, bytes);
+    }
+    *(weighted_sum *)state = (weighted_sum){.weights = copy, .divisor = divisor};
+    cddp_tensor shape = cd_shape_of(losses->tensor.dtype, NULL, 0);
+    cd_apply apply = {.op = &weighted_sum_op, .inputs = &losses, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
+    return cd_op_apply(graph, &apply, loss, err);
+}
