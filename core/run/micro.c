@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Resolving [[when]] tables: defaults first, then every table that applies, field by field. */
+#include "core/run/micro.h"
+
+static int64_t given(int64_t value, int64_t otherwise)
+{
+    return value != CDDP_PLAN_UNSET ? value : otherwise;
+}
+
+static bool applies(const cddp_plan_when *when, cd_micro_place place)
+{
+    return cddp_selector_has(&when->ranks, place.rank) && cddp_selector_has(&when->steps, place.step) &&
+           cddp_selector_has(&when->micro_steps, place.micro_step);
+}
+
+static void apply(const cddp_plan_when *when, cd_micro *m)
+{
+    if (when->sync != CDDP_PLAN_UNSET) {
+        m->sync = m->sync_backward = when->sync != 0;
+    }
+    m->sync_backward = given(when->sync_backward, m->sync_backward) != 0;
+    m->forwards = (uint32_t)given(when->forwards, m->forwards);
+    m->backwards = (uint32_t)given(when->backwards, m->backwards);
+    m->backward_each = given(when->backward_each, m->backward_each) != 0;
+    m->grad_mode = given(when->grad_mode, m->grad_mode) != 0;
+    m->bypass = given(when->bypass, m->bypass) != 0;
+    m->samples = (uint32_t)given(when->samples, m->samples);
+    m->branch = (uint32_t)given(when->branch, m->branch);
+    m->outputs = when->outputs.count > 0 ? when->outputs : m->outputs;
+    m->uses = when->uses.count > 0 ? when->uses : m->uses;
+    m->ready = (cd_ready_kind)given(when->ready, (int64_t)m->ready);
+    m->ready_order = when->ready_order.count > 0 ? when->ready_order : m->ready_order;
+    m->skip = (cd_skip)given(when->skip, (int64_t)m->skip);
+    m->stop = given(when->stop, m->stop) != 0;
+    m->poison = (cd_poison)given(when->poison, (int64_t)m->poison);
+    m->poison_parameter = when->poison_parameter != NULL ? when->poison_parameter : m->poison_parameter;
+    m->abort_after = (uint32_t)given(when->abort_after, m->abort_after);
+    m->early_step = given(when->early_step, m->early_step) != 0;
+    m->touch_buffers = given(when->touch_buffers, m->touch_buffers) != 0;
+    m->touch_parameters = given(when->touch_parameters, m->touch_parameters) != 0;
+    m->compute_us = (uint64_t)given(when->compute_us, (int64_t)m->compute_us);
+}
+
+void cd_micro_resolve(const cddp_plan *plan, const cddp_plan_settings *settings, cd_micro_place place, cd_micro *micro)
+{
+    const bool is_last = place.micro_step + 1 == settings->train.micro_steps;
+    *micro = (cd_micro){.place = place, .sync = is_last, .sync_backward = is_last, .forwards = 1, .backwards = 1,
+                        .grad_mode = true, .samples = (uint32_t)settings->data.samples};
+    for (size_t i = 0; i < plan->when_count; i++) {
+        if (applies(&plan->whens[i], place)) {
+            apply(&plan->whens[i], micro);
+        }
+    }
+}
+
+bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings, uint32_t rank, uint32_t step)
+{
+    if (step >= settings->train.steps || (settings->data.inputs > 0 && step >= settings->data.inputs)) {
+        return false;
+    }
+    for (size_t i = 0; i < plan->when_count; i++) {
+        const cddp_plan_when *when = &plan->whens[i];
+        for (uint32_t s = 0; when->stop == 1 && s <= step; s++) {
+            if (cddp_selector_has(&when->ranks, rank) && cddp_selector_has(&when->steps, s)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+bool cd_micro_contributes(const cd_micro *micro)
+{
+    return micro->skip != CD_SKIP_ALL && micro->skip != CD_SKIP_BACKWARD && micro->grad_mode && micro->backwards > 0 &&
+           micro->samples > 0;
+}
+
+bool cd_pattern_matches(const char *pattern, const char *name)
+{
+    const char *star = NULL, *retry = NULL;
+    while (*name != '\0') {
+        if (*pattern == '*') {
+            star = ++pattern;
+            retry = name;
+        } else if (*pattern == *name) {
+            pattern++;
+            name++;
+        } else if (star != NULL) {
+            pattern = star;
+            name = ++retry;
+        } else {
+            return false;
+        }
+    }
+    while (*pattern == '*') {
+        pattern++;
+    }
+    return *pattern == '\0';
+}
+
+bool cd_patterns_match(const cddp_text_list *patterns, const char *name)
+{
+    for (size_t i = 0; i < patterns->count; i++) {
+        if (cd_pattern_matches(patterns->items[i], name)) {
+            return true;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One micro-step of one rank, as the plan tells it: a pure function of plan, rank, step and micro-step.
+**
+** So every rank can know what every other rank does, without asking it; that is what the oracle needs.
+*/
+#pragma once
+#include "cddp/plan.h"
+
+typedef enum cd_ready_kind { CD_READY_ENGINE, CD_READY_REVERSED, CD_READY_SHUFFLED, CD_READY_BY_CHOICE, CD_READY_LISTED } cd_ready_kind;
+typedef enum cd_skip { CD_SKIP_NOTHING, CD_SKIP_BACKWARD, CD_SKIP_STEP, CD_SKIP_ALL } cd_skip;
+typedef enum cd_poison { CD_POISON_NOTHING, CD_POISON_NAN, CD_POISON_INFINITY, CD_POISON_LARGE } cd_poison;
+
+typedef struct cd_micro_place {
+    uint32_t rank, step, micro_step;
+} cd_micro_place;
+
+typedef struct cd_micro {
+    cd_micro_place place;
+    bool sync, sync_backward;
+    uint32_t forwards, backwards;
+    bool backward_each, grad_mode, bypass;
+    uint32_t samples; /* of each forward */
+    uint32_t branch;
+    cddp_text_list outputs, uses;
+    cd_ready_kind ready;
+    cddp_text_list ready_order;
+    cd_skip skip;
+    bool stop;
+    cd_poison poison;
+    const char *poison_parameter; /* NULL: the first that becomes ready */
+    uint32_t abort_after; /* 0: never */
+    bool early_step, touch_buffers, touch_parameters;
+    uint64_t compute_us;
+} cd_micro;
+
+/* settings: those of the rank. */
+void cd_micro_resolve(const cddp_plan *plan, const cddp_plan_settings *settings, cd_micro_place place, cd_micro *micro);
+/* Does this rank train in this step: it has inputs left and did not stop before? */
+bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings, uint32_t rank, uint32_t step);
+/* Do its samples reach the optimizer: it trains, runs the micro-step, and runs a backward? */
+bool cd_micro_contributes(const cd_micro *micro);
+
+/* "generator.*" against a name; '*' stands for any text. */
+bool cd_pattern_matches(const char *pattern, const char *name);
+bool cd_patterns_match(const cddp_text_list *patterns, const char *name);

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reference: what one process computes for a part of the plan, and its optimizers' update.
+**
+** It repeats what the plan tells the rank to do to its own gradients (poison, a backward that is left early), because
+** these are part of the declared program; it repeats nothing that happens between ranks.
+*/
+#include "core/run/reference.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+#include <string.h>
+
+#define FORWARDS_MAX 8
+
+/* ---- a micro-step without anybody watching ---- */
+
+static cddp_status run_backwards(cd_replica *r, const cd_micro *micro, cd_value *const *losses, uint32_t count,
+                                 cddp_error *err)
+{
+    for (uint32_t round = 0; round < micro->backwards; round++) {
+        const bool retain = round + 1 < micro->backwards;
+        if (!micro->backward_each) {
+            CD_TRY(cd_replica_backward(r, micro, losses, count, retain, err));
+            continue;
+        }
+        for (uint32_t f = 0; f < count; f++) {
+            CD_TRY(cd_replica_backward(r, micro, &losses[f], 1, retain || f + 1 < count, err));
+        }
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_replica_run_micro(cd_replica *r, const cd_micro *micro, const cd_micro_batch *samples, uint32_t sample,
+                                 double loss_scale, cddp_error *err)
+{
+    cd_value *losses[FORWARDS_MAX];
+    uint32_t loss_count = 0;
+    cd_graph_begin(r->graph);
+    for (uint32_t f = 0; f < micro->forwards; f++) {
+        const bool all = sample == CD_ORACLE_ALL;
+        if (!all && sample / micro->samples != f) {
+            continue;
+        }
+        cd_pass pass = {.micro = micro, .samples = samples, .first = all ? f * micro->samples : sample,
+                        .count = all ? micro->samples : 1, .loss_scale = loss_scale};
+        CD_TRY(cd_replica_forward(r, &pass, err));
+        CD_TRY(cd_replica_loss(r, &pass, err));
+        losses[loss_count++] = pass.loss;
+    }
+    CD_TRY(run_backwards(r, micro, losses, loss_count, err));
+    return CDDP_OK;
+}
+
+/* ---- optimizer slots ---- */
+
+size_t cd_replica_slot_count(const cd_replica *replica)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < replica->optimizer_count; i++) {
+        count += replica->optimizers[i].count * CD_OPTIMIZER_SLOTS_MAX;
+    }
+    return count;
+}
+
+void cd_replica_get_slots(const cd_replica *replica, cddp_tensor *tensors, int32_t *parameters)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < replica->optimizer_count; i++) {
+        const cd_replica_optimizer *o = &replica->optimizers[i];
+        for (size_t k = 0; k < o->count; k++) {
+            cd_optimizer_state state;
+            cd_optimizer_get_state(o->optimizer, k, &state);
+            for (uint32_t s = 0; s < CD_OPTIMIZER_SLOTS_MAX; s++, at++) {
+                tensors[at] = state.is_present && s < state.slot_count ? state.slots[s] : (cddp_tensor){0};
+                parameters[at] = (int32_t)o->ordinals[k];
+            }
+        }
+    }
+}
+
+cddp_status cd_replica_save_optimizers(const cd_replica *replica, cd_blob *blob, cddp_error *err)
+{
+    const cddp_state_writer writer = cd_blob_writer(blob);
+    for (size_t i = 0; i < replica->optimizer_count; i++) {
+        CD_TRY(cd_optimizer_save(replica->optimizers[i].optimizer, &writer, err));
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_replica_load_optimizers(cd_replica *replica, const cddp_state_reader *reader, cddp_error *err)
+{
+    for (size_t i = 0; i < replica->optimizer_count; i++) {
+        CD_TRY(cd_optimizer_load(replica->optimizers[i].optimizer, reader, err));
+    }
+    return CDDP_OK;
+}
+
+/* ---- the engine's table ---- */
+
+static cddp_status reference_load(void *self, const cddp_tensor *parameters, const cddp_tensor *buffers, cddp_error *err)
+{
+    cd_reference *r = self;
+    cd_module *module = r->replica->model->module;
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        CD_TRY(module->device->copy(&module->parameters[i].tensor, &parameters[i], NULL, err));
+        cddp_grad_drop(&module->parameters[i].grad);
+    }
+    for (size_t i = 0; buffers != NULL && i < module->buffer_count; i++) {
+        CD_TRY(module->device->copy(&module->buffers[i].tensor, &buffers[i], NULL, err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status reference_set_gradient(void *self, size_t parameter, const cddp_grad *gradient, cddp_error *err)
+{
+    cd_reference *r = self;
+    cd_parameter *mine = &r->replica->model->module->parameters[parameter];
+    cddp_grad_drop(&mine->grad);
+    if (gradient->kind == CDDP_GRAD_DENSE) {
+        CD_TRY(cddp_grad_define(&mine->grad, &mine->tensor, err));
+        CD_TRY(mine->tensor.device->copy(&mine->grad.value, &gradient->value, NULL, err));
+    } else if (gradient->kind == CDDP_GRAD_SPARSE) {
+        mine->grad.kind = CDDP_GRAD_SPARSE; /* a view for the update at hand; dropped before it can dangle */
+        mine->grad.value = gradient->value;
+        mine->grad.rows = gradient->rows;
+    }
+    return CDDP_OK;
+}
+
+static void reference_drop_gradients(void *self)
+{
+    cd_reference *r = self;
+    cd_module *module = r->replica->model->module;
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        cddp_grad_drop(&module->parameters[i].grad);
+    }
+}
+
+/* The micro-step of a part, when its rank runs it. */
+static bool find_micro(cd_reference *r, const cd_oracle_part *part, cd_micro *micro)
+{
+    const cddp_plan_settings *settings = &r->settings[part->rank];
+    const cd_micro_place place = {part->rank, part->step, part->micro_step};
+    if (part->micro_step >= settings->train.micro_steps || !cd_rank_has_step(r->plan, settings, part->rank, part->step)) {
+        return false;
+    }
+    cd_micro_resolve(r->plan, settings, place, micro);
+    return cd_micro_contributes(micro);
+}
+
+static uint32_t reference_sample_count(void *self, const cd_oracle_part *part)
+{
+    cd_micro micro;
+    return find_micro(self, part, &micro) ? micro.samples * micro.forwards : 0;
+}
+
+static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_error *err)
+{
+    cd_reference *r = self;
+    cd_micro micro;
+    cd_micro_batch samples;
+    if (!find_micro(r, part, &micro)) {
+        return CDDP_OK;
+    }
+    if (r->samplers[part->rank] == NULL) {
+        CD_TRY(cd_sampler_create(r->plan, part->rank, r->allocator, &r->samplers[part->rank], err));
+    }
+    CD_TRY(cd_sampler_get(r->samplers[part->rank], &micro, &samples, err));
+    r->running = &micro;
+    r->gradient_count = 0;
+    const cddp_status status = cd_replica_run_micro(r->replica, &micro, &samples, part->sample, *r->loss_scale, err);
+    const bool left_early = status == CDDP_E_ABORTED && micro.abort_after > 0;
+    r->running = NULL;
+    return left_early ? CDDP_OK : status;
+}
+
+static cddp_status reference_ready(void *context, uint32_t parameter, cddp_grad *grad, cddp_error *err)
+{
+    cd_reference *r = context;
+    const char *name = r->replica->model->module->parameters[parameter].name;
+    CD_TRY(cd_replica_poison(r->running, name, r->gradient_count == 0, grad, err));
+    r->gradient_count++;
+    if (r->gradient_count == r->running->abort_after) {
+        return cd_fail(err, CDDP_E_ABORTED, "the plan leaves this backward after %u gradients", r->gradient_count);
+    }
+    return CDDP_OK;
+}
+
+static const cddp_tensor *reference_parameters(void *self)
+{
+    return ((cd_reference *)self)->parameters;
+}
+
+static const cddp_tensor *reference_buffers(void *self)
+{
+    return ((cd_reference *)self)->buffers;
+}
+
+static const cddp_grad *reference_gradients(void *self)
+{
+    cd_reference *r = self;
+    cd_module *module = r->replica->model->module;
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        r->gradients[i] = module->parameters[i].grad;
+    }
+    return r->gradients;
+}
+
+static cddp_status reference_update(void *self, const cd_oracle_update *before, cd_oracle_slots *state, cddp_error *err)
+{
+    cd_reference *r = self;
+    cd_replica *replica = r->replica;
+    CD_TRY(reference_load(r, before->parameters, NULL, err));
+    for (size_t i = 0; i < replica->model->module->parameter_count; i++) {
+        CD_TRY(reference_set_gradient(r, i, &before->gradients[i], err));
+    }
+    if (r->state != NULL) {
+        cd_blob blob = *r->state; /* its own cursor; the bytes are the owner's */
+        const cddp_state_reader reader = cd_blob_reader(&blob);
+        CD_TRY(cd_replica_load_optimizers(replica, &reader, err));
+    }
+    for (size_t i = 0; i < replica->optimizer_count; i++) {
+        if ((r->due >> i & 1u) != 0) {
+            cd_optimizer_set_lr(replica->optimizers[i].optimizer, cd_replica_lr(replica, i, before->step));
+            CD_TRY(cd_optimizer_step(replica->optimizers[i].optimizer, err));
+        }
+    }
+    reference_drop_gradients(r);
+    cd_replica_get_slots(replica, r->slots, r->slot_parameters);
+    *state = (cd_oracle_slots){r->slots, r->slot_parameters, r->slot_count};
+    return CDDP_OK;
+}
+
+/* ---- life ---- */
+
+static cddp_status reference_allocate(cd_reference *r, cddp_error *err)
+{
+    const cd_module *module = r->replica->model->module;
+    const size_t world = (size_t)r->plan->world.size;
+    r->slot_count = cd_replica_slot_count(r->replica);
+    r->settings = cd_allocate_array(r->allocator, world, sizeof *r->settings);
+    r->samplers = cd_allocate_array(r->allocator, world, sizeof *r->samplers);
+    r->parameters = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->parameters);
+    r->gradients = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->gradients);
+    r->buffers = cd_allocate_array(r->allocator, module->buffer_count + 1, sizeof *r->buffers);
+    r->slots = cd_allocate_array(r->allocator, r->slot_count + 1, sizeof *r->slots);
+    r->slot_parameters = cd_allocate_array(r->allocator, r->slot_count + 1, sizeof *r->slot_parameters);
+    if (r->settings == NULL || r->samplers == NULL || r->parameters == NULL || r->gradients == NULL ||
+        r->buffers == NULL || r->slots == NULL || r->slot_parameters == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the reference of rank %u", r->replica->rank);
+    }
+    for (uint32_t rank = 0; rank < world; rank++) {
+        CD_TRY(cddp_plan_rank_settings(r->plan, rank, &r->settings[rank], err));
+    }
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        r->parameters[i] = module->parameters[i].tensor;
+    }
+    for (size_t i = 0; i < module->buffer_count; i++) {
+        r->buffers[i] = module->buffers[i].tensor;
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_reference_create(const cd_reference_options *options, cd_reference **reference, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_reference *r = cd_allocate_zero(options->allocator, sizeof *r);
+    if (r == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a reference");
+    }
+    r->plan = options->plan;
+    r->allocator = options->allocator;
+    r->state = options->state;
+    r->loss_scale = options->loss_scale;
+    r->engine = (cd_oracle_engine){.self = r, .load = reference_load, .set_gradient = reference_set_gradient,
+                                   .drop_gradients = reference_drop_gradients, .run = reference_run,
+                                   .sample_count = reference_sample_count, .parameters = reference_parameters,
+                                   .gradients = reference_gradients, .buffers = reference_buffers,
+                                   .update = reference_update};
+    CD_TRY_OUT(cd_replica_create(options->plan, options->rank, options->allocator, &r->replica, err));
+    CD_TRY_OUT(reference_allocate(r, err));
+    const cd_graph_callbacks callbacks = {.context = r, .ready = reference_ready};
+    cd_graph_set_callbacks(r->replica->graph, &callbacks);
+    *reference = r;
+    r = NULL;
+out:
+    cd_reference_destroy(r);
+    return status;
+}
+
+void cd_reference_destroy(cd_reference *r)
+{
+    if (r == NULL) {
+        return;
+    }
+    const size_t world = (size_t)r->plan->world.size;
+    const cd_module *module = r->replica != NULL ? r->replica->model->module : NULL;
+    const size_t parameter_count = module != NULL ? module->parameter_count : 0;
+    const size_t buffer_count = module != NULL ? module->buffer_count : 0;
+    for (size_t i = 0; r->samplers != NULL && i < world; i++) {
+        cd_sampler_destroy(r->samplers[i]);
+    }
+    cd_release(r->allocator, r->samplers, world * sizeof *r->samplers);
+    cd_release(r->allocator, r->settings, world * sizeof *r->settings);
+    cd_release(r->allocator, r->parameters, (parameter_count + 1) * sizeof *r->parameters);
+    cd_release(r->allocator, r->gradients, (parameter_count + 1) * sizeof *r->gradients);
+    cd_release(r->allocator, r->buffers, (buffer_count + 1) * sizeof *r->buffers);
+    cd_release(r->allocator, r->slots, (r->slot_count + 1) * sizeof *r->slots);
+    cd_release(r->allocator, r->slot_parameters, (r->slot_count + 1) * sizeof *r->slot_parameters);
+    cd_replica_destroy(r->replica);
+    cd_release(r->allocator, r, sizeof *r);
+}

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Building a replica from a plan, and one micro-step of it.
+**
+** Not here: anything that communicates (rank.c), what the oracle does with replicas (engine.c).
+*/
+#include "core/run/replica.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/model/layers/shapes.h"
+
+#include <math.h>
+#include <string.h>
+
+static const cddp_device *device_of(const cddp_plan_settings *settings)
+{
+    switch (settings->model.device) {
+    case 1: return cddp_device_symbol();
+    case 2: return cddp_device_shape();
+    default: return cddp_device_cpu();
+    }
+}
+
+static cddp_status make_model(cd_replica *r, cddp_error *err)
+{
+    const cddp_plan_model *model = &r->settings.model;
+    const cd_prng root = cd_prng_seed(r->plan->world.seed);
+    const cd_prng prng = model->init == 1 ? cd_prng_split_index(&root, "model", r->rank + 1u) : cd_prng_split(&root, "model");
+    const cd_model_options options = {.name = model->name, .options = model->options, .dtype = (cddp_dtype)model->dtype,
+                                      .dyadic = model->exact, .device = device_of(&r->settings),
+                                      .allocator = r->allocator, .prng = &prng};
+    CD_TRY(cd_model_create(&options, &r->model, err));
+    r->data_prng = cd_prng_split(&root, "data");
+    cd_module *module = r->model->module;
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        if (cd_patterns_match(&model->freeze, module->parameters[i].name)) {
+            module->parameters[i].requires_grad = false;
+        }
+    }
+    CD_TRY(cd_graph_create(module, r->allocator, &r->graph, err));
+    r->uses = cd_allocate_array(r->allocator, r->model->unit_count + 1, sizeof *r->uses);
+    r->order = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->order);
+    return r->uses != NULL && r->order != NULL ? CDDP_OK : cd_fail(err, CDDP_E_NOMEM, "no memory for a replica");
+}
+
+/* ---- optimizers ---- */
+
+static const cddp_plan_optimizer default_optimizer = {.name = "sgd", .lr = 0.125, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+
+static cd_optimizer_options optimizer_options(const cddp_plan_optimizer *planned)
+{
+    cd_optimizer_options options = cd_optimizer_options_default((cd_optimizer_kind)planned->kind);
+    options.lr = planned->lr;
+    options.weight_decay = planned->weight_decay;
+    options.momentum = planned->momentum;
+    options.dampening = planned->dampening;
+    options.nesterov = planned->nesterov;
+    options.beta1 = planned->beta1;
+    options.beta2 = planned->beta2;
+    options.eps = planned->eps;
+    return options;
+}
+
+static cddp_status collect_parameters(cd_replica *r, const cddp_plan_optimizer *planned, cd_replica_optimizer *made,
+                                      cddp_error *err)
+{
+    cd_module *module = r->model->module;
+    made->ordinals = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->ordinals);
+    made->grads = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->grads);
+    if (made->ordinals == NULL || made->grads == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the parameters of an optimizer");
+    }
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        cd_parameter *parameter = &module->parameters[i];
+        if (parameter->requires_grad &&
+            (planned->parameters.count == 0 || cd_patterns_match(&planned->parameters, parameter->name))) {
+            made->ordinals[made->count] = (uint32_t)i;
+            made->grads[made->count++] = &parameter->grad;
+        }
+    }
+    return made->count > 0 ? CDDP_OK
+                           : cd_fail(err, CDDP_E_CONFIG, "optimizer '%s' owns no parameter of model '%s' that requires grad",
+                                     made->name, r->settings.model.name);
+}
+
+static cddp_status make_optimizer(cd_replica *r, const cddp_plan_optimizer *planned, cd_replica_optimizer *made,
+                                  cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    const cd_optimizer_options options = optimizer_options(planned);
+    made->name = planned->name != NULL ? planned->name : cd_optimizer_name(options.kind);
+    made->steps = planned->steps;
+    made->lr = planned->lr;
+    CD_TRY(collect_parameters(r, planned, made, err));
+    cd_optimizer_parameter *parameters = cd_allocate_array(r->allocator, made->count, sizeof *parameters);
+    if (parameters == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for optimizer '%s'", made->name);
+    }
+    for (size_t i = 0; i < made->count; i++) {
+        cd_parameter *parameter = &r->model->module->parameters[made->ordinals[i]];
+        parameters[i] = (cd_optimizer_parameter){parameter->name, parameter->tensor, &parameter->grad};
+    }
+    CD_TRY_OUT(cd_optimizer_create(&options, parameters, made->count, r->allocator, &made->optimizer, err));
+out:
+    cd_release(r->allocator, parameters, made->count * sizeof *parameters);
+    return status;
+}
+
+static cddp_status make_optimizers(cd_replica *r, cddp_error *err)
+{
+    const cddp_plan_optimizer *planned = r->plan->optimizer_count > 0 ? r->plan->optimizers : &default_optimizer;
+    r->optimizer_count = r->plan->optimizer_count > 0 ? r->plan->optimizer_count : 1;
+    r->optimizers = cd_allocate_array(r->allocator, r->optimizer_count, sizeof *r->optimizers);
+    if (r->optimizers == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu optimizers", r->optimizer_count);
+    }
+    for (size_t i = 0; i < r->optimizer_count; i++) {
+        CD_TRY(make_optimizer(r, &planned[i], &r->optimizers[i], err));
+    }
+    return CDDP_OK;
+}
+
+bool cd_replica_is_due(const cd_replica *replica, size_t optimizer, uint32_t step)
+{
+    return cddp_selector_has(&replica->optimizers[optimizer].steps, step);
+}
+
+double cd_replica_lr(const cd_replica *replica, size_t optimizer, uint32_t step)
+{
+    double lr = replica->optimizers[optimizer].lr;
+    for (uint32_t i = 0; i < step; i++) {
+        lr *= replica->settings.train.lr_decay;
+    }
+    return lr;
+}
+
+/* ---- life ---- */
+
+cddp_status cd_replica_create(const cddp_plan *plan, uint32_t rank, const cddp_allocator *allocator,
+                              cd_replica **replica, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_replica *r = cd_allocate_zero(allocator, sizeof *r);
+    if (r == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a replica");
+    }
+    r->plan = plan;
+    r->rank = rank;
+    r->allocator = allocator;
+    CD_TRY_OUT(cddp_plan_rank_settings(plan, rank, &r->settings, err));
+    CD_TRY_OUT(make_model(r, err));
+    CD_TRY_OUT(make_optimizers(r, err));
+    *replica = r;
+    r = NULL;
+out:
+    cd_replica_destroy(r);
+    return status;
+}
+
+void cd_replica_destroy(cd_replica *r)
+{
+    if (r == NULL) {
+        return;
+    }
+    const size_t parameter_count = r->model != NULL ? r->model->module->parameter_count : 0;
+    const size_t unit_count = r->model != NULL ? r->model->unit_count : 0;
+    for (size_t i = 0; r->optimizers != NULL && i < r->optimizer_count; i++) {
+        cd_replica_optimizer *o = &r->optimizers[i];
+        cd_optimizer_destroy(o->optimizer);
+        cd_release(r->allocator, o->ordinals, (parameter_count + 1) * sizeof *o->ordinals);
+        cd_release(r->allocator, o->grads, (parameter_count + 1) * sizeof *o->grads);
+    }
+    cd_release(r->allocator, r->optimizers, r->optimizer_count * sizeof *r->optimizers);
+    cd_release(r->allocator, r->uses, (unit_count + 1) * sizeof *r->uses);
+    cd_release(r->allocator, r->order, (parameter_count + 1) * sizeof *r->order);
+    cd_graph_destroy(r->graph);
+    cd_model_destroy(r->model);
+    cd_release(r->allocator, r, sizeof *r);
+}
+
+/* ---- one micro-step ---- */
+
+/* "unit=2" of the plan into counts of the model. */
+static cddp_status resolve_uses(cd_replica *r, const cd_micro *micro, cddp_error *err)
+{
+    for (size_t i = 0; i < r->model->unit_count; i++) {
+        r->uses[i] = r->model->units[i].uses;
+    }
+    for (size_t i = 0; i < micro->uses.count; i++) {
+        char unit[CD_NAME_BYTES_MAX];
+        const char *equals = strchr(micro->uses.items[i], '=');
+        const size_t length = equals != NULL ? (size_t)(equals - micro->uses.items[i]) : 0;
+        if (equals == NULL || length >= sizeof unit || equals[1] < '0' || equals[1] > '9' || equals[2] != '\0') {
+            return cd_fail(err, CDDP_E_CONFIG, "when.uses '%s': write \"unit=0\" to \"unit=9\"", micro->uses.items[i]);
+        }
+        memcpy(unit, micro->uses.items[i], length);
+        unit[length] = '\0';
+        const int64_t index = cd_model_find_unit(r->model, unit);
+        if (index < 0) {
+            return cd_fail(err, CDDP_E_CONFIG, "when.uses: model '%s' has no unit '%s'", r->settings.model.name, unit);
+        }
+        r->uses[index] = (uint8_t)(equals[1] - '0');
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_replica_forward(cd_replica *r, cd_pass *pass, cddp_error *err)
+{
+    const cd_micro *micro = pass->micro;
+    const cd_batch_request request = {.sample_ids = pass->samples->ids + pass->first, .sample_count = pass->count,
+                                      .prng = &r->data_prng, .exact = r->settings.model.exact};
+    CD_TRY(cd_batch_make(r->graph, r->model, &request, &pass->batch, err));
+    CD_TRY(resolve_uses(r, micro, err));
+    pass->batch.weights = pass->samples->weights + pass->first;
+    pass->batch.divisor = pass->samples->divisor;
+    pass->batch.branch = micro->branch;
+    pass->batch.uses = r->model->unit_count > 0 ? r->uses : NULL;
+    pass->batch.iteration = (uint64_t)micro->place.step * r->settings.train.micro_steps + micro->place.micro_step;
+    CD_TRY(cd_model_forward(r->model, r->graph, &pass->batch, &pass->outputs, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_replica_loss(cd_replica *r, cd_pass *pass, cddp_error *err)
+{
+    uint32_t mask = pass->micro->outputs.count > 0 ? 0 : UINT32_MAX;
+    for (size_t i = 0; i < pass->micro->outputs.count; i++) {
+        const int64_t output = cd_model_find_output(r->model, pass->micro->outputs.items[i]);
+        if (output < 0) {
+            return cd_fail(err, CDDP_E_CONFIG, "when.outputs: model '%s' has no output '%s'", r->settings.model.name,
+                           pass->micro->outputs.items[i]);
+        }
+        mask |= 1u << output;
+    }
+    CD_TRY(cd_model_loss(r->model, r->graph, &pass->batch, &pass->outputs, mask, &pass->loss, err));
+    if (pass->loss_scale != 1.0) {
+        CD_TRY(cd_scale(r->graph, pass->loss, pass->loss_scale, &pass->loss, err));
+    }
+    return CDDP_OK;
+}
+
+/* The order that the plan asks for; the count of parameters in r->order. */
+static cddp_status resolve_order(cd_replica *r, const cd_micro *micro, uint32_t *count, cddp_error *err)
+{
+    const cd_module *module = r->model->module;
+    const size_t parameter_count = module->parameter_count;
+    if (micro->ready == CD_READY_LISTED) {
+        for (size_t i = 0; i < micro->ready_order.count; i++) {
+            const int64_t ordinal = cd_module_find_parameter(module, micro->ready_order.items[i]);
+            if (ordinal < 0 || i >= parameter_count) {
+                return cd_fail(err, CDDP_E_CONFIG, "when.ready_order: model '%s' has no parameter '%s' left to name",
+                               r->settings.model.name, micro->ready_order.items[i]);
+            }
+            r->order[i] = (uint32_t)ordinal;
+        }
+        *count = (uint32_t)micro->ready_order.count;
+        return CDDP_OK;
+    }
+    for (size_t i = 0; i < parameter_count; i++) {
+        r->order[i] = (uint32_t)i; /* registration order: the reverse of the engine's */
+    }
+    if (micro->ready == CD_READY_SHUFFLED) {
+        const cd_prng root = cd_prng_seed(r->plan->world.seed);
+        const cd_prng rank = cd_prng_split_index(&root, "ready", micro->place.rank);
+        const cd_prng step = cd_prng_split_index(&rank, "step", micro->place.step);
+        cd_prng prng = cd_prng_split_index(&step, "micro-step", micro->place.micro_step);
+        cd_prng_shuffle(&prng, r->order, parameter_count);
+    }
+    *count = (uint32_t)parameter_count;
+    return CDDP_OK;
+}
+
+cddp_status cd_replica_backward(cd_replica *r, const cd_micro *micro, cd_value *const *losses, uint32_t loss_count,
+                                bool retain_graph, cddp_error *err)
+{
+    cd_backward_options options = {.roots = losses, .root_count = loss_count, .retain_graph = retain_graph};
+    if (micro->ready == CD_READY_BY_CHOICE) {
+        options.order = CD_READY_CHOSEN;
+    } else if (micro->ready != CD_READY_ENGINE) {
+        options.order = CD_READY_GIVEN;
+        options.given = r->order;
+        CD_TRY(resolve_order(r, micro, &options.given_count, err));
+    }
+    CD_TRY(cd_graph_backward(r->graph, &options, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_replica_poison(const cd_micro *micro, const char *parameter, bool is_first, cddp_grad *grad,
+                              cddp_error *err)
+{
+    static const double values[] = {[CD_POISON_NAN] = NAN, [CD_POISON_INFINITY] = INFINITY, [CD_POISON_LARGE] = 1048576.0};
+    const bool is_meant = micro->poison_parameter != NULL ? strcmp(micro->poison_parameter, parameter) == 0 : is_first;
+    if (micro->poison == CD_POISON_NOTHING || !is_meant || grad->kind != CDDP_GRAD_DENSE) {
+        return CDDP_OK;
+    }
+    /* The first element, as a view without dimensions. */
+    const cddp_tensor *value = &grad->value;
+    const cddp_tensor element = cddp_tensor_of(value->device, value->storage, value->offset, value->dtype, NULL, 0);
+    CD_TRY(value->device->fill(&element, values[micro->poison], NULL, err));
+    return CDDP_OK;
+}

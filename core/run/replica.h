@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One process's model and its optimizers: what a rank trains, and what the oracle trains again by itself.
+**
+** Nothing here communicates. The rank program and the oracle's engine both drive replicas, so that "the same
+** samples on one process" means the same code on the same samples.
+**
+** Lifetime   create → (begin → forward… → loss… → backward)* → destroy. Borrows the plan.
+** Threads    the rank's.
+*/
+#pragma once
+#include "core/model/engine.h"
+#include "core/model/model.h"
+#include "core/model/optim/optimizer.h"
+#include "core/run/micro.h"
+#include "core/run/sampler.h"
+
+typedef struct cd_replica_optimizer {
+    cd_optimizer *optimizer;
+    const char *name;
+    cddp_selector steps;
+    double lr;
+    uint32_t *ordinals; /* (count) module parameters that it owns */
+    cddp_grad **grads;  /* (count) their slots */
+    size_t count;
+} cd_replica_optimizer;
+
+typedef struct cd_replica {
+    const cddp_plan *plan;
+    const cddp_allocator *allocator;
+    cddp_plan_settings settings;
+    uint32_t rank;
+    cd_model *model;
+    cd_graph *graph;
+    cd_replica_optimizer *optimizers; /* (optimizer_count) */
+    size_t optimizer_count;
+    uint8_t *uses;       /* (unit_count) of the model, for the current micro-step */
+    uint32_t *order;     /* (parameter_count) scratch for ready orders */
+    cd_prng data_prng;
+} cd_replica;
+
+cddp_status cd_replica_create(const cddp_plan *plan, uint32_t rank, const cddp_allocator *allocator,
+                              cd_replica **replica, cddp_error *err) CDDP_MUST_CHECK;
+void cd_replica_destroy(cd_replica *replica); /* accepts NULL */
+
+/* One forward of a micro-step: samples first … first + count - 1 of its batch. */
+typedef struct cd_pass {
+    const cd_micro *micro;
+    const cd_micro_batch *samples;
+    uint32_t first, count;
+    double loss_scale; /* 1 without a scaler */
+    cd_batch batch;
+    cd_outputs outputs;
+    cd_value *loss;
+} cd_pass;
+cddp_status cd_replica_forward(cd_replica *replica, cd_pass *pass, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_replica_loss(cd_replica *replica, cd_pass *pass, cddp_error *err) CDDP_MUST_CHECK;
+/* losses: (loss_count) summed by one backward. */
+cddp_status cd_replica_backward(cd_replica *replica, const cd_micro *micro, cd_value *const *losses,
+                                uint32_t loss_count, bool retain_graph, cddp_error *err) CDDP_MUST_CHECK;
+
+/* Changes a local gradient as the plan's `poison` asks. */
+cddp_status cd_replica_poison(const cd_micro *micro, const char *parameter, bool is_first, cddp_grad *grad,
+                              cddp_error *err) CDDP_MUST_CHECK;
+
+bool cd_replica_is_due(const cd_replica *replica, size_t optimizer, uint32_t step);
+/* The learning rate of a step: lr × lr_decay^step by repeated multiplication, so that a resumed run has its bits. */
+double cd_replica_lr(const cd_replica *replica, size_t optimizer, uint32_t step);

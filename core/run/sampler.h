@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which samples a rank sees when: the DistributedSampler of a plan, as a pure function of the place.
+**
+** An epoch's samples are put in an order (shuffled by seed and epoch, or as they are), the order is padded or
+** cut to a multiple of the world size, and rank r takes positions r, r + W, r + 2W, …
+**
+** Lifetime   create → get → destroy; borrows the plan.
+*/
+#pragma once
+#include "cddp/alloc.h"
+#include "core/run/micro.h"
+
+typedef struct cd_sampler cd_sampler;
+
+/* The micro-batch of one place. Arrays are borrowed until the next get. */
+typedef struct cd_micro_batch {
+    uint32_t count;          /* samples of all forwards of the micro-step */
+    uint32_t epoch;          /* of the first */
+    const int64_t *ids;      /* (count) */
+    const uint32_t *epochs;  /* (count) */
+    const double *weights;   /* (count) in the declared loss */
+    double divisor;          /* of each forward's weighted sum; 0: none */
+} cd_micro_batch;
+
+cddp_status cd_sampler_create(const cddp_plan *plan, uint32_t rank, const cddp_allocator *allocator,
+                              cd_sampler **sampler, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_sampler_get(cd_sampler *sampler, const cd_micro *micro, cd_micro_batch *batch, cddp_error *err) CDDP_MUST_CHECK;
+void cd_sampler_destroy(cd_sampler *sampler); /* accepts NULL */
