@@ -8,7 +8,7 @@
 ** elements is a few runs.
 **
 ** Coefficients are int64 ratios, reduced; an overflow is CDDP_E_LIMIT, never wrapped. A double given to fill,
-** scale or axpy stands for the simplest ratio that rounds to it: 0.1 is 1/10, 1.0/3.0 is 1/3.
+** scale or axpy stands for a simple ratio that rounds to it (cd_ratio_of_double): 0.1 is 1/10, 1.0/3.0 is 1/3.
 ** Constants (atom ONE) are ordinary numbers: they can be read, compared and reduced by every operation, which is
 ** what integer control tensors (used maps, counters) need. What has no exact linear meaning is refused:
 ** lossy casts, products, MIN and MAX of atoms, matmul, norm.
@@ -61,7 +61,8 @@ typedef struct cd_form {
 cddp_status cd_ratio_make(int64_t numerator, int64_t denominator, cd_ratio *ratio, cddp_error *err);
 cddp_status cd_ratio_add(cd_ratio a, cd_ratio b, cd_ratio *sum, cddp_error *err);
 cddp_status cd_ratio_multiply(cd_ratio a, cd_ratio b, cd_ratio *product, cddp_error *err);
-/* The ratio with the smallest denominator that rounds to value. */
+/* The first convergent of the continued fraction of value that rounds to it: p/q for every double that was
+** written as p/q with q below some 10^7. */
 cddp_status cd_ratio_of_double(double value, cd_ratio *ratio, cddp_error *err);
 
 /* ---- tensors on device symbol ---- */

@@ -1,0 +1,530 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The `symbol` device: operations on forms.
+**
+** Every operation reads its operands piece by piece into a list of result pieces and writes that list at the
+** end; so it is right when operands share storage, and a failure changes nothing. A result piece is as long as
+** the operands' pieces overlap, or one element where terms could meet (cd_terms_can_add).
+** Not here: term lists (symbol_form.c), runs (symbol_storage.c), what a reader asks (symbol_query.c). */
+#include "core/tensor/symbol_storage.h"
+
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/tensor/cpu.h"
+#include "core/tensor/dtype.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static cddp_status symbol_allocate(const cddp_device *device, cddp_dtype dtype, int64_t numel, void **storage,
+                                   cddp_error *err)
+{
+    if (numel < 0 || (unsigned)dtype >= CDDP_DTYPE_COUNT)
+        return cd_fail(err, CDDP_E_ARG, "allocate: %" PRId64 " elements of dtype %d", numel, (int)dtype);
+    cd_symbol_storage *made;
+    CD_TRY(cd_symbol_storage_create(cd_device_allocator(device), numel, &made, err));
+    *storage = made;
+    return CDDP_OK;
+}
+
+static void symbol_release(const cddp_device *device, cddp_dtype dtype, int64_t numel, void *storage)
+{
+    (void)device;
+    (void)dtype;
+    (void)numel;
+    cd_symbol_storage_destroy(storage);
+}
+
+/* ---- checks ---- */
+
+static cddp_status check_inside(const cddp_tensor *t, const char *operation, cddp_error *err)
+{
+    const cd_symbol_storage *storage = t->storage;
+    int64_t first = t->offset, last = t->offset;
+    for (uint32_t i = 0; i < t->dim_count; i++) {
+        if (t->sizes[i] == 0) return CDDP_OK;
+        int64_t extent = (t->sizes[i] - 1) * t->strides[i];
+        if (extent > 0) last += extent;
+        else first += extent;
+    }
+    if (first < 0 || last >= storage->numel)
+        return cd_fail(err, CDDP_E_ARG, "%s: a view covers elements %" PRId64 "…%" PRId64 " of a storage of %" PRId64,
+                       operation, first, last, storage->numel);
+    return CDDP_OK;
+}
+
+static cddp_status check_one(const cddp_tensor *t, const char *operation, cddp_error *err)
+{
+    CD_TRY(cd_view_check(t, operation, "tensor", err));
+    return check_inside(t, operation, err);
+}
+
+static cddp_status check_two(const cddp_tensor *dst, const cddp_tensor *src, const char *operation, cddp_error *err)
+{
+    CD_TRY(cd_view_check_same(dst, src, operation, err));
+    CD_TRY(check_inside(dst, operation, err));
+    return check_inside(src, operation, err);
+}
+
+static const char *print_form(const cd_terms *terms, char *text, size_t text_bytes)
+{
+    cd_form_print(&(cd_form){terms->count, terms->items}, 1, NULL, text, text_bytes);
+    return text;
+}
+
+static bool integer_range(cddp_dtype dtype, int64_t *low, int64_t *high)
+{
+    switch (dtype) {
+    case CDDP_I64: *low = INT64_MIN; *high = INT64_MAX; return true;
+    case CDDP_I32: *low = INT32_MIN; *high = INT32_MAX; return true;
+    case CDDP_U8: *low = 0; *high = UINT8_MAX; return true;
+    default: return false;
+    }
+}
+
+/* What an integer tensor may hold: untouched garbage, or whole numbers of its range. */
+static cddp_status check_holds(cddp_dtype dtype, const cd_terms *terms, const char *operation, cddp_error *err)
+{
+    char text[200];
+    int64_t low, high;
+    cd_ratio value;
+    if (!integer_range(dtype, &low, &high)) return CDDP_OK;
+    if (terms->count == 1 && terms->items[0].atom.kind == CD_ATOM_GARBAGE) return CDDP_OK;
+    if (!cd_terms_is_constant(terms, &value) || value.denominator != 1)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s: %s cannot hold %s", operation, cddp_dtype_name(dtype),
+                       print_form(terms, text, sizeof text));
+    if (value.numerator < low || value.numerator > high)
+        return cd_fail(err, CDDP_E_LIMIT, "%s: %" PRId64 " does not fit into %s", operation, value.numerator,
+                       cddp_dtype_name(dtype));
+    return CDDP_OK;
+}
+
+/* ---- one operation on pieces ---- */
+
+typedef struct operation operation;
+/* does: result = f(dst piece, src piece); `single` when it is of one element. Either operand may be ignored. */
+typedef cddp_status (*piece_fn)(const operation *o, const cd_terms *dst, const cd_terms *src, cd_terms *result,
+                                cddp_error *err);
+struct operation {
+    const char *name;
+    piece_fn apply;
+    bool reads_dst;
+    cd_ratio factor;
+    int64_t divisor;
+    cddp_red_op red_op;
+    cddp_dtype src_dtype, dst_dtype;
+    const cddp_allocator *allocator;
+};
+
+static cddp_status apply_piece(const operation *o, const cd_form_slice *d, const cd_form_slice *s, int64_t length,
+                               cd_piece *result, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_terms dst = {0}, src = {0};
+    *result = (cd_piece){.length = length};
+    if (d != NULL) CD_TRY_OUT(cd_terms_copy(o->allocator, d, length == 1, &dst, err));
+    CD_TRY_OUT(cd_terms_copy(o->allocator, s, length == 1, &src, err));
+    CD_TRY_OUT(o->apply(o, &dst, &src, &result->terms, err));
+    status = check_holds(o->dst_dtype, &result->terms, o->name, err);
+    if (status != CDDP_OK) cd_terms_fini(o->allocator, &result->terms);
+out:
+    cd_terms_fini(o->allocator, &dst);
+    cd_terms_fini(o->allocator, &src);
+    return status;
+}
+
+static cddp_status collect(const operation *o, const cddp_tensor *dst, const cddp_tensor *src, cd_piece_list *list,
+                           cddp_error *err)
+{
+    cd_piece_reader from, to;
+    cd_form_slice s, d;
+    cd_piece_reader_begin(&from, src);
+    cd_piece_reader_begin(&to, dst);
+    for (int64_t length; (length = cd_piece_reader_get(&from, &s)) > 0;) {
+        if (o->reads_dst) {
+            int64_t other = cd_piece_reader_get(&to, &d);
+            if (other < length) length = other;
+            if (!cd_terms_can_add(&d, &s)) length = 1;
+            cd_piece_reader_skip(&to, length);
+        }
+        cd_piece_reader_skip(&from, length);
+        cd_piece piece;
+        CD_TRY(apply_piece(o, o->reads_dst ? &d : NULL, &s, length, &piece, err));
+        CD_TRY(cd_piece_list_push(list, &piece, err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status run(operation *o, const cddp_tensor *dst, const cddp_tensor *src, cddp_error *err)
+{
+    o->allocator = cd_symbol_allocator_of(dst);
+    o->src_dtype = src->dtype;
+    o->dst_dtype = dst->dtype;
+    cd_piece_list list = {.allocator = o->allocator};
+    cddp_status status = collect(o, dst, src, &list, err);
+    if (status == CDDP_OK) status = cd_symbol_storage_write(dst, &list, err);
+    cd_piece_list_fini(&list);
+    return status;
+}
+
+/* ---- linear operations ---- */
+
+static cddp_status copy_terms(const operation *o, const cd_terms *src, cd_terms *result, cddp_error *err)
+{
+    cd_form_slice whole = {src->items, src->count, 0, 1};
+    return cd_terms_copy(o->allocator, &whole, false, result, err);
+}
+
+static cddp_status apply_copy(const operation *o, const cd_terms *dst, const cd_terms *src, cd_terms *result,
+                              cddp_error *err)
+{
+    (void)dst;
+    return copy_terms(o, src, result, err);
+}
+
+static cddp_status apply_scale(const operation *o, const cd_terms *dst, const cd_terms *src, cd_terms *result,
+                               cddp_error *err)
+{
+    (void)dst;
+    cd_terms scaled;
+    CD_TRY(copy_terms(o, src, &scaled, err));
+    cddp_status status = cd_terms_scale(o->allocator, &scaled, o->factor, err);
+    if (status == CDDP_OK) *result = scaled;
+    else cd_terms_fini(o->allocator, &scaled);
+    return status;
+}
+
+/* Exact 1/n; integers are numbers and truncate. */
+static cddp_status apply_divide(const operation *o, const cd_terms *dst, const cd_terms *src, cd_terms *result,
+                                cddp_error *err)
+{
+    cd_ratio value;
+    if (!cd_dtype_is_integer(o->dst_dtype) || !cd_terms_is_constant(src, &value))
+        return apply_scale(o, dst, src, result, err);
+    return cd_terms_constant(o->allocator, (cd_ratio){value.numerator / o->divisor, 1}, result, err);
+}
+
+static cddp_status apply_add(const operation *o, const cd_terms *dst, const cd_terms *src, cd_terms *result,
+                             cddp_error *err)
+{
+    return cd_terms_add(o->allocator, dst, src, o->factor, result, err);
+}
+
+/* ---- reductions of numbers ---- */
+
+static cddp_status ratio_less(cd_ratio a, cd_ratio b, bool *less, cddp_error *err)
+{
+    cd_ratio difference;
+    CD_TRY(cd_ratio_add(a, (cd_ratio){-b.numerator, b.denominator}, &difference, err));
+    *less = difference.numerator < 0;
+    return CDDP_OK;
+}
+
+static cddp_status reduce_numbers(const operation *o, cd_ratio a, cd_ratio b, cd_ratio *result, cddp_error *err)
+{
+    bool less;
+    switch (o->red_op) {
+    case CDDP_RED_PRODUCT: return cd_ratio_multiply(a, b, result, err);
+    case CDDP_RED_MIN:
+        CD_TRY(ratio_less(b, a, &less, err));
+        *result = less ? b : a;
+        return CDDP_OK;
+    case CDDP_RED_MAX:
+        CD_TRY(ratio_less(a, b, &less, err));
+        *result = less ? b : a;
+        return CDDP_OK;
+    case CDDP_RED_BAND: *result = (cd_ratio){a.numerator & b.numerator, 1}; return CDDP_OK;
+    case CDDP_RED_BOR: *result = (cd_ratio){a.numerator | b.numerator, 1}; return CDDP_OK;
+    case CDDP_RED_BXOR: *result = (cd_ratio){a.numerator ^ b.numerator, 1}; return CDDP_OK;
+    default: return cd_fail(err, CDDP_E_UNSUPPORTED, "reduce: %s", cddp_red_op_name(o->red_op));
+    }
+}
+
+static cddp_status apply_reduce(const operation *o, const cd_terms *dst, const cd_terms *src, cd_terms *result,
+                                cddp_error *err)
+{
+    char text[200];
+    cd_ratio a, b, value;
+    bool numbers = cd_terms_is_constant(dst, &a) && cd_terms_is_constant(src, &b);
+    if (!numbers) {
+        const cd_terms *culprit = cd_terms_is_constant(dst, &a) ? src : dst;
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "reduce: %s of %s is not linear; run this on device cpu",
+                       cddp_red_op_name(o->red_op), print_form(culprit, text, sizeof text));
+    }
+    CD_TRY(reduce_numbers(o, a, b, &value, err));
+    return cd_terms_constant(o->allocator, value, result, err);
+}
+
+/* ---- the table: moving ---- */
+
+/* How many bits of a whole number, or of a significand, the dtype keeps. */
+static uint32_t precision(cddp_dtype dtype)
+{
+    static const uint32_t bits[CDDP_DTYPE_COUNT] = {53, 24, 11, 8, 24, 63, 31, 8};
+    return bits[dtype];
+}
+
+/* A cast is exact by type (f32 → f64), or a whole number that fits is converted; the rest would round. */
+static cddp_status apply_cast(const operation *o, const cd_terms *dst, const cd_terms *src, cd_terms *result,
+                              cddp_error *err)
+{
+    (void)dst;
+    char text[200];
+    cd_ratio value = {0, 1};
+    bool number = cd_terms_is_constant(src, &value) && value.denominator == 1;
+    int64_t size = value.numerator < 0 ? -(value.numerator + 1) : value.numerator;
+    bool widens = cddp_dtype_is_float(o->src_dtype) && cddp_dtype_is_float(o->dst_dtype) &&
+                  precision(o->dst_dtype) > precision(o->src_dtype) &&
+                  !(o->src_dtype == CDDP_BF16 && o->dst_dtype == CDDP_F16);
+    if (!widens && !(number && (uint64_t)size >> (precision(o->dst_dtype) - 1) <= 1))
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "copy: casting %s from %s to %s may round; run this on device cpu",
+                       print_form(src, text, sizeof text), cddp_dtype_name(o->src_dtype),
+                       cddp_dtype_name(o->dst_dtype));
+    return copy_terms(o, src, result, err);
+}
+
+static cddp_status symbol_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream, cddp_error *err)
+{
+    (void)stream;
+    CD_TRY(cd_view_check_pair(dst, src, "copy", err));
+    CD_TRY(check_inside(dst, "copy", err));
+    CD_TRY(check_inside(src, "copy", err));
+    operation o = {.name = "copy", .apply = dst->dtype == src->dtype ? apply_copy : apply_cast};
+    return run(&o, dst, src, err);
+}
+
+/* The number in one host element. */
+static cddp_status number_of(cddp_dtype dtype, const unsigned char *element, cd_ratio *value, cddp_error *err)
+{
+    int64_t whole;
+    double real;
+    if (!cd_dtype_is_integer(dtype)) {
+        cd_convert(CDDP_F64, &real, dtype, element, 1);
+        if (dtype == CDDP_C64) {
+            float parts[2];
+            memcpy(parts, element, sizeof parts);
+            if (parts[1] != 0)
+                return cd_fail(err, CDDP_E_UNSUPPORTED, "write: %g + %gi is not a ratio", real, (double)parts[1]);
+        }
+        return cd_ratio_of_double(real, value, err);
+    }
+    cd_convert(CDDP_I64, &whole, dtype, element, 1);
+    return cd_ratio_make(whole, 1, value, err);
+}
+
+static cddp_status collect_numbers(const cddp_tensor *dst, const unsigned char *host, cd_piece_list *list,
+                                   cddp_error *err)
+{
+    size_t bytes = cddp_dtype_bytes(dst->dtype);
+    int64_t numel = cddp_tensor_numel(dst);
+    for (int64_t i = 0, same; i < numel; i += same) {
+        const unsigned char *element = host + (size_t)i * bytes;
+        for (same = 1; i + same < numel && memcmp(element, element + (size_t)same * bytes, bytes) == 0;) same++;
+        cd_piece piece = {.length = same};
+        cd_ratio value;
+        CD_TRY(number_of(dst->dtype, element, &value, err));
+        CD_TRY(cd_terms_constant(list->allocator, value, &piece.terms, err));
+        CD_TRY(cd_piece_list_push(list, &piece, err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status symbol_write(const cddp_tensor *dst, const void *host, size_t host_bytes, cddp_error *err)
+{
+    CD_TRY(check_one(dst, "write", err));
+    CD_TRY(cd_view_check_host(dst, host, host_bytes, "write", err));
+    cd_piece_list list = {.allocator = cd_symbol_allocator_of(dst)};
+    cddp_status status = collect_numbers(dst, host, &list, err);
+    if (status == CDDP_OK) status = cd_symbol_storage_write(dst, &list, err);
+    cd_piece_list_fini(&list);
+    return status;
+}
+
+static cddp_status read_piece(const cddp_tensor *src, const cd_form_slice *slice, unsigned char *element,
+                              cddp_error *err)
+{
+    char text[200];
+    cd_ratio value;
+    cd_terms terms = {(cd_term *)(uintptr_t)slice->items, slice->count};
+    if (!cd_terms_is_constant(&terms, &value))
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "read: %s is not a number; device symbol has no values",
+                       print_form(&terms, text, sizeof text));
+    if (cd_dtype_is_integer(src->dtype)) cd_convert(src->dtype, element, CDDP_I64, &value.numerator, 1);
+    else cd_element_set(src->dtype, element, (double)value.numerator / (double)value.denominator);
+    return CDDP_OK;
+}
+
+/* Two passes, so that host is written only on success. */
+static cddp_status symbol_read(const cddp_tensor *src, void *host, size_t host_bytes, cddp_error *err)
+{
+    CD_TRY(check_one(src, "read", err));
+    CD_TRY(cd_view_check_host(src, host, host_bytes, "read", err));
+    size_t bytes = cddp_dtype_bytes(src->dtype);
+    for (int pass = 0; pass < 2; pass++) {
+        unsigned char *to = host, element[16];
+        cd_piece_reader reader;
+        cd_form_slice slice;
+        cd_piece_reader_begin(&reader, src);
+        for (int64_t length; (length = cd_piece_reader_get(&reader, &slice)) > 0; cd_piece_reader_skip(&reader, length)) {
+            CD_TRY(read_piece(src, &slice, element, err));
+            for (int64_t i = 0; pass == 1 && i < length; i++, to += bytes) memcpy(to, element, bytes);
+        }
+    }
+    return CDDP_OK;
+}
+
+static cddp_status symbol_fill(const cddp_tensor *dst, double value, cddp_stream *stream, cddp_error *err)
+{
+    (void)stream;
+    CD_TRY(check_one(dst, "fill", err));
+    unsigned char element[16];
+    cd_ratio ratio;
+    if (cd_dtype_is_integer(dst->dtype)) { /* converted as cpu does */
+        cd_element_set(dst->dtype, element, value);
+        CD_TRY(number_of(dst->dtype, element, &ratio, err));
+    } else
+        CD_TRY(cd_ratio_of_double(value, &ratio, err));
+    cd_piece_list list = {.allocator = cd_symbol_allocator_of(dst)};
+    cd_piece piece = {.length = cddp_tensor_numel(dst)};
+    if (piece.length == 0) return CDDP_OK;
+    CD_TRY(cd_terms_constant(list.allocator, ratio, &piece.terms, err));
+    cddp_status status = cd_piece_list_push(&list, &piece, err);
+    if (status == CDDP_OK) status = cd_symbol_storage_write(dst, &list, err);
+    cd_piece_list_fini(&list);
+    return status;
+}
+
+/* ---- the table: arithmetic ---- */
+
+static cddp_status symbol_reduce(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
+                                 cddp_error *err)
+{
+    (void)stream;
+    CD_TRY(check_two(dst, src, "reduce", err));
+    bool bits = op == CDDP_RED_BAND || op == CDDP_RED_BOR || op == CDDP_RED_BXOR;
+    bool known = bits || op == CDDP_RED_SUM || op == CDDP_RED_PRODUCT || op == CDDP_RED_MIN || op == CDDP_RED_MAX;
+    if (!known || (bits && !cd_dtype_is_integer(dst->dtype)))
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "reduce: %s is not defined between two elements of %s",
+                       cddp_red_op_name(op), cddp_dtype_name(dst->dtype));
+    operation o = {.name = "reduce", .apply = op == CDDP_RED_SUM ? apply_add : apply_reduce, .reads_dst = true,
+                   .factor = {1, 1}, .red_op = op};
+    return run(&o, dst, src, err);
+}
+
+static cddp_status symbol_divide(const cddp_tensor *dst, const cddp_tensor *src, int64_t n, cddp_stream *stream,
+                                 cddp_error *err)
+{
+    (void)stream;
+    if (n < 1) return cd_fail(err, CDDP_E_ARG, "divide: n is %" PRId64 ", it must be at least 1", n);
+    CD_TRY(check_two(dst, src, "divide", err));
+    operation o = {.name = "divide", .apply = apply_divide, .factor = {1, n}, .divisor = n};
+    return run(&o, dst, src, err);
+}
+
+/* Both division forms are the exact 1/n here. */
+static cddp_status symbol_multiply_reciprocal(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
+                                              cddp_stream *stream, cddp_error *err)
+{
+    (void)stream;
+    if (n < 1) return cd_fail(err, CDDP_E_ARG, "multiply_reciprocal: n is %" PRId64 ", it must be at least 1", n);
+    CD_TRY(check_two(dst, src, "multiply_reciprocal", err));
+    operation o = {.name = "multiply_reciprocal", .apply = apply_scale, .factor = {1, n}};
+    return run(&o, dst, src, err);
+}
+
+static cddp_status symbol_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor, cddp_stream *stream,
+                                cddp_error *err)
+{
+    (void)stream;
+    CD_TRY(check_two(dst, src, "scale", err));
+    operation o = {.name = "scale", .apply = apply_scale};
+    CD_TRY(cd_ratio_of_double(factor, &o.factor, err));
+    return run(&o, dst, src, err);
+}
+
+static cddp_status symbol_axpy(const cddp_tensor *dst, double alpha, const cddp_tensor *x, cddp_stream *stream,
+                               cddp_error *err)
+{
+    (void)stream;
+    CD_TRY(check_two(dst, x, "axpy", err));
+    operation o = {.name = "axpy", .apply = apply_add, .reads_dst = true};
+    CD_TRY(cd_ratio_of_double(alpha, &o.factor, err));
+    return run(&o, dst, x, err);
+}
+
+static cddp_status symbol_copy_many(const cddp_device *device, const cddp_copy_pair *pairs, size_t pair_count,
+                                    cddp_copy_scale scale, int64_t n, cddp_stream *stream, cddp_error *err)
+{
+    (void)device;
+    for (size_t i = 0; i < pair_count; i++) {
+        const cddp_tensor *dst = &pairs[i].dst, *src = &pairs[i].src;
+        if (scale == CDDP_COPY_PLAIN) CD_TRY(symbol_copy(dst, src, stream, err));
+        else if (scale == CDDP_COPY_MULTIPLY) CD_TRY(symbol_multiply_reciprocal(dst, src, n, stream, err));
+        else CD_TRY(symbol_divide(dst, src, n, stream, err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status symbol_matmul(const cddp_tensor *dst, const cddp_matmul *operands, cddp_stream *stream,
+                                 cddp_error *err)
+{
+    (void)stream;
+    cd_matmul_shape shape;
+    CD_TRY(cd_view_check_matmul(dst, operands, &shape, err));
+    return cd_fail(err, CDDP_E_UNSUPPORTED, "matmul: a product of two forms is not linear; run this on device cpu");
+}
+
+static cddp_status symbol_norm(const cddp_tensor *src, double *norm, cddp_error *err)
+{
+    (void)norm;
+    CD_TRY(check_one(src, "norm", err));
+    return cd_fail(err, CDDP_E_UNSUPPORTED, "norm: a form has no size; run this on device cpu");
+}
+
+/* A form is finite whatever finite values its atoms have. */
+static cddp_status symbol_find_nonfinite(const cddp_tensor *src, int64_t *index, cddp_error *err)
+{
+    CD_TRY(check_one(src, "find_nonfinite", err));
+    *index = -1;
+    return CDDP_OK;
+}
+
+static bool digest_visit(void *context, int64_t first, int64_t length, const cd_form *form)
+{
+    uint64_t d = cd_hash_mix(*(uint64_t *)context, (uint64_t)first);
+    d = cd_hash_mix(d, (uint64_t)length);
+    for (size_t i = 0; i < form->term_count; i++) {
+        const cd_term *t = &form->terms[i];
+        const uint64_t words[] = {(uint64_t)t->atom.kind << 32 | t->atom.source,
+                                  (uint64_t)t->atom.rank << 32 | t->atom.micro_step,
+                                  t->atom.step,
+                                  (uint64_t)t->element,
+                                  (uint64_t)t->advance,
+                                  (uint64_t)t->coefficient.numerator,
+                                  (uint64_t)t->coefficient.denominator};
+        for (size_t w = 0; w < sizeof words / sizeof words[0]; w++) d = cd_hash_mix(d, words[w]);
+    }
+    *(uint64_t *)context = d;
+    return true;
+}
+
+static cddp_status symbol_digest(const cddp_tensor *src, uint64_t *digest, cddp_error *err)
+{
+    CD_TRY(check_one(src, "digest", err));
+    uint64_t d = (uint64_t)cddp_tensor_numel(src);
+    CD_TRY(cd_symbol_visit(src, digest_visit, &d, err));
+    *digest = d;
+    return CDDP_OK;
+}
+
+const cddp_device *cddp_device_symbol(void)
+{
+    static const cddp_device symbol = {
+        .size = sizeof symbol, .abi = CDDP_DEVICE_ABI, .name = "symbol", .flags = CDDP_DEVICE_EXACT,
+        .dtypes = CDDP_DTYPE_BIT(CDDP_DTYPE_COUNT) - 1, .allocate = symbol_allocate, .release = symbol_release,
+        .read = symbol_read, .write = symbol_write, .copy = symbol_copy, .copy_many = symbol_copy_many,
+        .fill = symbol_fill, .reduce = symbol_reduce, .divide = symbol_divide,
+        .multiply_reciprocal = symbol_multiply_reciprocal, .scale = symbol_scale, .axpy = symbol_axpy,
+        .matmul = symbol_matmul, .norm = symbol_norm, .find_nonfinite = symbol_find_nonfinite,
+        .digest = symbol_digest};
+    return &symbol;
+}
