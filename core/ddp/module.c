@@ -8,6 +8,7 @@
 */
 #include "core/ddp/module.h"
 
+#include "cddp/device.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
@@ -227,6 +228,13 @@ cddp_status cd_module_bucket_inputs(const cd_module *module, const uint32_t *ord
     }
     *inputs = in;
     return CDDP_OK;
+}
+
+const cddp_device *cd_module_device(const cd_module *module)
+{
+    for (size_t i = 0; i < module->parameter_count; i++)
+        if (!module->parameters[i].is_ignored) return module->parameters[i].tensor.device;
+    return module->parameter_count > 0 ? module->parameters[0].tensor.device : cddp_device_cpu();
 }
 
 int64_t cd_module_find_parameter(const cd_module *module, const char *name)

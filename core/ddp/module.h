@@ -56,6 +56,8 @@ void cd_module_fini(cd_module *module); /* accepts a zeroed module */
 ** with the module's allocator. */
 cddp_status cd_module_bucket_inputs(const cd_module *module, const uint32_t *order, cddp_dtype dtype,
                                     cd_bucket_input **inputs, cddp_error *err);
+/* Of the first parameter that is not ignored; a module has one (INI-03). */
+const cddp_device *cd_module_device(const cd_module *module);
 /* Position of a named parameter or buffer, or -1. */
 int64_t cd_module_find_parameter(const cd_module *module, const char *name);
 int64_t cd_module_find_buffer(const cd_module *module, const char *name);

@@ -165,7 +165,7 @@ void cd_reducer_fini(cd_reducer *r)
 
 /* ---- prepare ---- */
 
-static void reset_iteration(cd_reducer *r)
+void cd_reducer_reset_iteration(cd_reducer *r)
 {
     r->next_bucket = r->incomplete_count = 0;
     r->divide_factor = 0;
@@ -203,7 +203,7 @@ void cd_reducer_prepare_for_backward(cd_reducer *r, const bool *reachable)
 {
     CD_ASSERT(r->phase == CD_REDUCER_IDLE || r->phase == CD_REDUCER_ARMED);
     if (r->phase == CD_REDUCER_ARMED) CD_EMIT(r->tracer, mark, "forward_before_backward", .value = (int64_t)r->iteration);
-    reset_iteration(r);
+    cd_reducer_reset_iteration(r);
     r->ready_order_count = 0;
     if (r->static_graph && r->static_graph_recorded)
         memcpy(r->remaining, r->hook_counts, r->variable_count * sizeof *r->remaining);
@@ -395,7 +395,7 @@ static cddp_status finish(cd_reducer *r, cddp_error *err)
     if (r->static_graph && r->static_graph_recorded && cd_reducer_should_rebuild(r))
         for (size_t i = 0; i < r->unused_count; i++) record_arrival(r, r->unused[i]); /* REB-02 */
     CD_TRY(cd_reducer_finalize_backward(r, err));
-    reset_iteration(r);
+    cd_reducer_reset_iteration(r);
     r->is_first_hook_due = true;
     r->is_after_finalize = true;
     r->phase = CD_REDUCER_IDLE;
@@ -458,7 +458,7 @@ void cd_reducer_abandon(cd_reducer *r)
 {
     for (size_t b = 0; b < r->buckets.bucket_count; b++) cd_future_abandon(&r->buckets.buckets[b].future);
     cd_unused_map_abandon(&r->used_map);
-    reset_iteration(r);
+    cd_reducer_reset_iteration(r);
     r->in_backward = false;
     r->is_first_hook_due = true;
     r->phase = CD_REDUCER_IDLE;

@@ -133,6 +133,7 @@ cddp_status cd_reducer_contribute_deferred(cd_reducer *reducer, cd_bucket *bucke
 cddp_status cd_reducer_compute_divide_factor(cd_reducer *reducer, cddp_error *err);
 cddp_status cd_reducer_launch_bucket(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
 cddp_status cd_reducer_finalize_backward(cd_reducer *reducer, cddp_error *err);
+void cd_reducer_reset_iteration(cd_reducer *reducer); /* nothing ready, nothing launched (RED-02) */
 /* After a failure inside a backward: every work is given back, nothing is pending. */
 void cd_reducer_abandon(cd_reducer *reducer);
 void cd_reducer_emit_layout(const cd_reducer *reducer);
