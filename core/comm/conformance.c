@@ -1,0 +1,517 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The backend battery. See conformance.h.
+**
+** Values: x(rank, i) = (7·rank + 3·i) mod 5, so that 1,024 ranks sum below 2^12 and no dtype but f16, bf16 and
+** u8 could round; those are run with values in {0, 1}. Products use {1, 2} on the first six ranks only.
+** Around every output lie sentinels of SENTINEL elements on either side.
+*/
+#include "core/comm/conformance.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define SENTINEL 8
+#define SENTINEL_VALUE 77.0
+
+typedef struct battery {
+    cddp_group *group;
+    const cd_conformance_options *options;
+    const cddp_allocator *allocator;
+    cddp_rank *rank;
+    uint32_t size, me;
+    cd_conformance_row row;
+    int64_t *counts, *send_counts; /* (size) */
+    double *host;                  /* (capacity) scratch on the host */
+    int64_t capacity;              /* elements of the largest tensor, sentinels included */
+    unsigned char *bytes, *bytes_too; /* (capacity × 8) */
+    uint64_t tag;
+} battery;
+
+/* One tensor of a case with sentinels around it. */
+typedef struct guarded {
+    cddp_tensor whole, view;
+    int64_t numel;
+} guarded;
+
+typedef struct test_case {
+    cddp_op op;
+    cddp_dtype dtype;
+    cddp_red_op reduce_op;
+    int64_t numel;
+    uint32_t root;
+    bool in_place;
+    bool uneven; /* explicit counts that differ by rank */
+} test_case;
+
+static double value_of(const test_case *c, uint32_t rank, int64_t i)
+{
+    int64_t mixed = 7 * (int64_t)rank + 3 * i;
+    if (c->reduce_op == CDDP_RED_PRODUCT) return rank < 6 ? (double)(1 + mixed % 2) : 1.0;
+    bool narrow = c->dtype == CDDP_U8 || c->dtype == CDDP_BF16 || c->dtype == CDDP_F16;
+    return (double)(mixed % (narrow ? 2 : 5));
+}
+
+#define PREMULTIPLIER 2.0
+
+static double reduced_of(const battery *b, const test_case *c, int64_t i)
+{
+    double total = 0.0;
+    uint64_t bits = 0;
+    for (uint32_t r = 0; r < b->size; r++) {
+        double x = value_of(c, r, i);
+        uint64_t u = (uint64_t)x;
+        switch (c->reduce_op) {
+        case CDDP_RED_SUM:
+        case CDDP_RED_AVG: total += x; break;
+        case CDDP_RED_PREMUL_SUM: total += PREMULTIPLIER * x; break;
+        case CDDP_RED_MIN: total = r == 0 || x < total ? x : total; break;
+        case CDDP_RED_MAX: total = r == 0 || x > total ? x : total; break;
+        case CDDP_RED_PRODUCT: total = r == 0 ? x : total * x; break;
+        case CDDP_RED_BAND: bits = r == 0 ? u : bits & u; total = (double)bits; break;
+        case CDDP_RED_BOR: bits |= u; total = (double)bits; break;
+        case CDDP_RED_BXOR: bits ^= u; total = (double)bits; break;
+        case CDDP_RED_COUNT: break;
+        }
+    }
+    return c->reduce_op == CDDP_RED_AVG ? total / b->size : total;
+}
+
+static bool is_reduction(cddp_op op)
+{
+    return op == CDDP_OP_ALLREDUCE || op == CDDP_OP_REDUCE || op == CDDP_OP_REDUCE_SCATTER;
+}
+
+/* Which pairs mean anything: no order on complex numbers, bits only on integers. */
+static bool is_meaningful(cddp_dtype dtype, cddp_red_op op)
+{
+    bool bitwise = op == CDDP_RED_BAND || op == CDDP_RED_BOR || op == CDDP_RED_BXOR;
+    if (dtype == CDDP_C64) return op == CDDP_RED_SUM || op == CDDP_RED_AVG;
+    if (cddp_dtype_is_float(dtype)) return !bitwise;
+    return op != CDDP_RED_PREMUL_SUM && op != CDDP_RED_AVG;
+}
+
+/* ---- tensors ---- */
+
+static cddp_status guarded_init(battery *b, guarded *g, cddp_dtype dtype, int64_t numel, cddp_error *err)
+{
+    const cddp_device *d = b->options->device;
+    void *storage = NULL;
+    int64_t total = numel + 2 * SENTINEL;
+    CD_TRY(d->allocate(d, dtype, total, &storage, err));
+    g->numel = numel;
+    g->whole = cddp_tensor_of(d, storage, 0, dtype, &total, 1);
+    g->view = cddp_tensor_slice(&g->whole, SENTINEL, numel);
+    CD_TRY(d->fill(&g->whole, SENTINEL_VALUE, NULL, err));
+    return CDDP_OK;
+}
+
+static void guarded_fini(guarded *g)
+{
+    if (g->whole.device == NULL) return;
+    const cddp_device *d = g->whole.device;
+    d->release(d, g->whole.dtype, cddp_tensor_numel(&g->whole), g->whole.storage);
+    *g = (guarded){0};
+}
+
+/* Host doubles to the dtype's bytes, by hand: the battery must not trust the device's own casts to be the
+** inverse of themselves. Values are small integers, so each conversion is exact. */
+static void encode(cddp_dtype dtype, const double *values, int64_t numel, unsigned char *bytes)
+{
+    size_t step = cddp_dtype_bytes(dtype);
+    for (int64_t i = 0; i < numel; i++) {
+        unsigned char *at = bytes + (size_t)i * step;
+        double f64 = values[i];
+        float f32 = (float)f64, complex_pair[2] = {f32, 0.0f};
+        int64_t i64 = (int64_t)f64;
+        int32_t i32 = (int32_t)i64;
+        uint32_t bits;
+        uint16_t half = 0;
+        memcpy(&bits, &f32, sizeof bits);
+        if (dtype == CDDP_BF16) half = (uint16_t)(bits >> 16);
+        if (dtype == CDDP_F16 && f64 != 0.0)
+            half = (uint16_t)((bits >> 16 & 0x8000u) | (((bits >> 23 & 0xffu) - 112u) << 10) | (bits >> 13 & 0x3ffu));
+        switch (dtype) {
+        case CDDP_F64: memcpy(at, &f64, step); break;
+        case CDDP_F32: memcpy(at, &f32, step); break;
+        case CDDP_F16:
+        case CDDP_BF16: memcpy(at, &half, step); break;
+        case CDDP_C64: memcpy(at, complex_pair, step); break;
+        case CDDP_I64: memcpy(at, &i64, step); break;
+        case CDDP_I32: memcpy(at, &i32, step); break;
+        case CDDP_U8: *at = (unsigned char)i64; break;
+        case CDDP_DTYPE_COUNT: break;
+        }
+    }
+}
+
+/* What a whole guarded tensor must hold: expected in the view, sentinels around. */
+static void expect_whole(const guarded *g, double *host)
+{
+    memmove(host + SENTINEL, host, (size_t)g->numel * sizeof *host);
+    for (int64_t i = 0; i < SENTINEL; i++) host[i] = host[SENTINEL + g->numel + i] = SENTINEL_VALUE;
+}
+
+static cddp_status guarded_write(battery *b, const guarded *g, cddp_error *err)
+{
+    encode(g->whole.dtype, b->host, g->numel, b->bytes);
+    CD_TRY(g->view.device->write(&g->view, b->bytes, (size_t)g->numel * cddp_dtype_bytes(g->whole.dtype), err));
+    return CDDP_OK;
+}
+
+static void note_failure(battery *b, const test_case *c, const char *what)
+{
+    if (b->row.failed_count++ != 0) return;
+    snprintf(b->row.first_failure, sizeof b->row.first_failure, "rank %u of %u, %lld elements%s%s, root %u: %s", b->me, b->size,
+             (long long)c->numel, c->in_place ? ", in place" : "", c->uneven ? ", uneven" : "", c->root, what);
+}
+
+/* Compares the whole tensor with b->host (numel values of the view). */
+static cddp_status guarded_compare(battery *b, const test_case *c, const guarded *g, const char *name, cddp_error *err)
+{
+    size_t step = cddp_dtype_bytes(g->whole.dtype);
+    int64_t total = g->numel + 2 * SENTINEL;
+    expect_whole(g, b->host);
+    encode(g->whole.dtype, b->host, total, b->bytes);
+    CD_TRY(g->whole.device->read(&g->whole, b->bytes_too, (size_t)total * step, err));
+    for (int64_t i = 0; i < total; i++) {
+        if (memcmp(b->bytes + (size_t)i * step, b->bytes_too + (size_t)i * step, step) == 0) continue;
+        char what[160], hex[2][20] = {"", ""};
+        for (size_t k = 0; k < step; k++) {
+            snprintf(hex[0] + 2 * k, 4, "%02x", b->bytes[(size_t)i * step + k]);
+            snprintf(hex[1] + 2 * k, 4, "%02x", b->bytes_too[(size_t)i * step + k]);
+        }
+        bool outside = i < SENTINEL || i >= SENTINEL + g->numel;
+        snprintf(what, sizeof what, "%s element %lld%s is %s, expected %s (%g)", name, (long long)(i - SENTINEL),
+                 outside ? " (outside the tensor)" : "", hex[1], hex[0], b->host[i]);
+        note_failure(b, c, what);
+        return CDDP_OK;
+    }
+    return CDDP_OK;
+}
+
+/* ---- cases ---- */
+
+/* Elements this rank contributes and receives. */
+static int64_t share_of(const battery *b, const test_case *c, uint32_t rank)
+{
+    (void)b;
+    return c->uneven ? c->numel + rank % 3 : c->numel;
+}
+
+static int64_t shares_total(const battery *b, const test_case *c)
+{
+    int64_t total = 0;
+    for (uint32_t r = 0; r < b->size; r++) total += share_of(b, c, r);
+    return total;
+}
+
+static int64_t input_numel(const battery *b, const test_case *c)
+{
+    bool is_root = c->root == b->me;
+    switch (c->op) {
+    case CDDP_OP_ALLREDUCE:
+    case CDDP_OP_REDUCE:
+    case CDDP_OP_GATHER: return c->numel;
+    case CDDP_OP_ALLGATHER: return share_of(b, c, b->me);
+    case CDDP_OP_REDUCE_SCATTER: return shares_total(b, c);
+    case CDDP_OP_ALLTOALL: return c->uneven ? shares_total(b, c) : c->numel * b->size;
+    case CDDP_OP_SCATTER: return is_root ? c->numel * b->size : -1;
+    case CDDP_OP_SEND: return c->numel;
+    case CDDP_OP_BROADCAST:
+    case CDDP_OP_RECV:
+    case CDDP_OP_BARRIER:
+    case CDDP_OP_COUNT: break;
+    }
+    return -1;
+}
+
+static int64_t output_numel(const battery *b, const test_case *c)
+{
+    bool is_root = c->root == b->me;
+    switch (c->op) {
+    case CDDP_OP_ALLREDUCE:
+    case CDDP_OP_BROADCAST:
+    case CDDP_OP_SCATTER:
+    case CDDP_OP_RECV: return c->numel;
+    case CDDP_OP_ALLGATHER: return shares_total(b, c);
+    case CDDP_OP_REDUCE_SCATTER: return share_of(b, c, b->me);
+    case CDDP_OP_REDUCE: return c->numel; /* given everywhere, so that a clobbered non-root shows */
+    case CDDP_OP_GATHER: return is_root ? c->numel * b->size : -1;
+    case CDDP_OP_ALLTOALL: return c->uneven ? share_of(b, c, b->me) * b->size : c->numel * b->size;
+    case CDDP_OP_SEND:
+    case CDDP_OP_BARRIER:
+    case CDDP_OP_COUNT: break;
+    }
+    return -1;
+}
+
+static void fill_input(battery *b, const test_case *c, int64_t numel)
+{
+    for (int64_t i = 0; i < numel; i++) b->host[i] = value_of(c, b->me, i);
+}
+
+/* The i-th element of the output as it must be afterwards. */
+static void fill_expected(battery *b, const test_case *c, int64_t numel)
+{
+    int64_t at = 0, before = 0;
+    switch (c->op) {
+    case CDDP_OP_ALLREDUCE:
+        for (int64_t i = 0; i < numel; i++) b->host[i] = reduced_of(b, c, i);
+        break;
+    case CDDP_OP_REDUCE:
+        for (int64_t i = 0; i < numel; i++) b->host[i] = c->root == b->me ? reduced_of(b, c, i) : SENTINEL_VALUE;
+        break;
+    case CDDP_OP_REDUCE_SCATTER:
+        for (uint32_t r = 0; r < b->me; r++) before += share_of(b, c, r);
+        for (int64_t i = 0; i < numel; i++) b->host[i] = reduced_of(b, c, before + i);
+        break;
+    case CDDP_OP_BROADCAST:
+        for (int64_t i = 0; i < numel; i++) b->host[i] = value_of(c, c->root, i);
+        break;
+    case CDDP_OP_SCATTER:
+        for (int64_t i = 0; i < numel; i++) b->host[i] = value_of(c, c->root, (int64_t)b->me * c->numel + i);
+        break;
+    case CDDP_OP_RECV:
+        for (int64_t i = 0; i < numel; i++) b->host[i] = value_of(c, c->root, i);
+        break;
+    case CDDP_OP_ALLGATHER:
+    case CDDP_OP_GATHER:
+        for (uint32_t r = 0; r < b->size; r++)
+            for (int64_t i = 0; i < (c->op == CDDP_OP_GATHER ? c->numel : share_of(b, c, r)); i++) b->host[at++] = value_of(c, r, i);
+        break;
+    case CDDP_OP_ALLTOALL:
+        /* Rank r cuts its input by receiver; ours starts behind the shares of the ranks below us. */
+        for (uint32_t r = 0; r < b->me; r++) before += share_of(b, c, r);
+        for (uint32_t r = 0; r < b->size; r++)
+            for (int64_t i = 0; i < share_of(b, c, b->me); i++) b->host[at++] = value_of(c, r, before + i);
+        break;
+    case CDDP_OP_SEND:
+    case CDDP_OP_BARRIER:
+    case CDDP_OP_COUNT: break;
+    }
+}
+
+static void set_counts(battery *b, const test_case *c, cddp_collective *call)
+{
+    if (!c->uneven) return;
+    for (uint32_t r = 0; r < b->size; r++) {
+        b->counts[r] = c->op == CDDP_OP_ALLTOALL ? share_of(b, c, b->me) : share_of(b, c, r);
+        b->send_counts[r] = share_of(b, c, r);
+    }
+    call->counts = b->counts;
+    if (c->op == CDDP_OP_ALLTOALL) call->send_counts = b->send_counts;
+}
+
+/* Posts, waits, and posts once more over the same memory when it is not in place: works must be reusable. */
+static cddp_status call_once(battery *b, const test_case *c, const guarded *in, const guarded *out, bool *refused, cddp_error *err)
+{
+    cddp_collective call = {.op = c->op, .reduce_op = c->reduce_op == CDDP_RED_COUNT ? CDDP_RED_SUM : c->reduce_op, .root = c->root,
+                            .premultiplier = PREMULTIPLIER, .tag = b->tag};
+    if (in->whole.device != NULL) call.input = in->view;
+    if (out->whole.device != NULL) call.output = out->view;
+    if (c->in_place) call.input = call.output;
+    set_counts(b, c, &call);
+    cddp_work *work = NULL;
+    cddp_status status = cddp_group_post(b->group, &call, &work, err);
+    *refused = status == CDDP_E_UNSUPPORTED;
+    if (*refused) return CDDP_OK;
+    CD_TRY(status);
+    CD_TRY(cddp_work_wait(work, 0, err));
+    return CDDP_OK;
+}
+
+static cddp_status run_case(battery *b, const test_case *c, cddp_error *err)
+{
+    guarded in = {0}, out = {0};
+    cddp_status status = CDDP_OK;
+    bool refused = false;
+    int64_t in_numel = c->in_place || c->op == CDDP_OP_BROADCAST ? -1 : input_numel(b, c), out_numel = output_numel(b, c);
+    b->row.case_count++;
+    b->tag++;
+    if (in_numel >= 0) {
+        CD_TRY_OUT(guarded_init(b, &in, c->dtype, in_numel, err));
+        fill_input(b, c, in_numel);
+        CD_TRY_OUT(guarded_write(b, &in, err));
+    }
+    if (out_numel >= 0) CD_TRY_OUT(guarded_init(b, &out, c->dtype, out_numel, err));
+    for (int round = 0; round < 2 && !refused; round++) {
+        if (c->in_place || (c->op == CDDP_OP_BROADCAST && c->root == b->me)) {
+            fill_input(b, c, out_numel);
+            CD_TRY_OUT(guarded_write(b, &out, err));
+        }
+        CD_TRY_OUT(call_once(b, c, &in, &out, &refused, err));
+        if (refused) break;
+        if (in_numel >= 0) {
+            fill_input(b, c, in_numel);
+            CD_TRY_OUT(guarded_compare(b, c, &in, "input", err));
+        }
+        if (out_numel >= 0) {
+            fill_expected(b, c, out_numel);
+            CD_TRY_OUT(guarded_compare(b, c, &out, "output", err));
+        }
+    }
+    b->row.refused_count += refused;
+    if (refused && !b->row.undeclared) note_failure(b, c, "refused although its capabilities declare it");
+    if (!refused && b->row.undeclared) note_failure(b, c, "accepted although its capabilities do not declare it");
+out:
+    guarded_fini(&in);
+    guarded_fini(&out);
+    return status;
+}
+
+/* Neighbours: even ranks send up first, odd ranks receive first; every rank both sends and receives. */
+static cddp_status run_messages(battery *b, test_case c, cddp_error *err)
+{
+    uint32_t up = (b->me + 1) % b->size, down = (b->me + b->size - 1) % b->size;
+    guarded in = {0}, out = {0};
+    cddp_status status = CDDP_OK;
+    cddp_work *sent = NULL, *received = NULL;
+    CD_TRY_OUT(guarded_init(b, &in, c.dtype, c.numel, err));
+    CD_TRY_OUT(guarded_init(b, &out, c.dtype, c.numel, err));
+    fill_input(b, &c, c.numel);
+    CD_TRY_OUT(guarded_write(b, &in, err));
+    b->tag++;
+    b->row.case_count++;
+    cddp_collective send = {.op = CDDP_OP_SEND, .root = up, .tag = b->tag, .input = in.view};
+    cddp_collective recv = {.op = CDDP_OP_RECV, .root = down, .tag = b->tag, .output = out.view};
+    CD_TRY_OUT(cddp_group_post(b->group, &send, &sent, err));
+    status = cddp_group_post(b->group, &recv, &received, err);
+    if (status != CDDP_OK) {
+        cddp_work_release(sent);
+        goto out;
+    }
+    status = cddp_work_wait(received, 0, err);
+    cddp_status second = cddp_work_wait(sent, 0, status == CDDP_OK ? err : NULL);
+    if (status == CDDP_OK) status = second;
+    if (status != CDDP_OK) goto out;
+    c.op = CDDP_OP_RECV;
+    c.root = down;
+    fill_expected(b, &c, c.numel);
+    CD_TRY_OUT(guarded_compare(b, &c, &out, "received", err));
+out:
+    guarded_fini(&in);
+    guarded_fini(&out);
+    return status;
+}
+
+static bool declared(const battery *b, cddp_op op, cddp_dtype dtype, cddp_red_op reduce_op)
+{
+    const cddp_capabilities *k = cddp_group_capabilities(b->group);
+    if ((k->ops & (1u << op)) == 0) return false;
+    if (!is_reduction(op)) return true;
+    return (k->dtypes & CDDP_DTYPE_BIT(dtype)) != 0 && (k->reduce_ops & (1u << reduce_op)) != 0;
+}
+
+static cddp_status run_counts(battery *b, test_case c, cddp_error *err)
+{
+    int64_t w = b->size;
+    const int64_t counts[] = {0, 1, w - 1, w, w + 1, 17, 257, 1021, 4099, 70001};
+    size_t n = b->options->thorough ? sizeof counts / sizeof counts[0] : 8;
+    bool in_place = cddp_group_capabilities(b->group)->in_place;
+    for (size_t i = 0; i < n; i++) {
+        c.numel = counts[i];
+        c.in_place = c.uneven = false;
+        c.root = (uint32_t)(i % b->size);
+        CD_TRY(run_case(b, &c, err));
+        if (b->row.undeclared) return CDDP_OK;
+        c.in_place = true;
+        if (c.op == CDDP_OP_ALLREDUCE && in_place) CD_TRY(run_case(b, &c, err));
+        c.in_place = false;
+        c.uneven = true;
+        bool may = c.op == CDDP_OP_ALLGATHER || c.op == CDDP_OP_REDUCE_SCATTER || c.op == CDDP_OP_ALLTOALL;
+        if (may) CD_TRY(run_case(b, &c, err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status run_row(battery *b, cddp_op op, cddp_dtype dtype, cddp_red_op reduce_op, cddp_error *err)
+{
+    test_case c = {.op = op, .dtype = dtype, .reduce_op = reduce_op};
+    b->row = (cd_conformance_row){.op = op, .dtype = dtype, .reduce_op = reduce_op,
+                                  .undeclared = !declared(b, op, dtype, reduce_op)};
+    if (op == CDDP_OP_SEND) {
+        const int64_t counts[] = {0, 1, 17, 1021};
+        for (size_t i = 0; i < 4 && b->size > 1 && !b->row.undeclared; i++) {
+            c.numel = counts[i];
+            CD_TRY(run_messages(b, c, err));
+        }
+    } else {
+        CD_TRY(run_counts(b, c, err));
+    }
+    b->options->row(b->options->context, &b->row);
+    return CDDP_OK;
+}
+
+static cddp_status run_huge(battery *b, cddp_error *err)
+{
+    const cddp_device *d = b->options->device;
+    int64_t numel = b->options->huge_bytes;
+    void *storage = NULL;
+    b->row = (cd_conformance_row){.op = CDDP_OP_ALLREDUCE, .dtype = CDDP_U8, .reduce_op = CDDP_RED_MAX, .case_count = 1};
+    CD_TRY(d->allocate(d, CDDP_U8, numel, &storage, err));
+    cddp_tensor t = cddp_tensor_of(d, storage, 0, CDDP_U8, &numel, 1), last = cddp_tensor_slice(&t, numel - 1, 1);
+    cddp_work *work = NULL;
+    unsigned char end = 0, mine = (unsigned char)(b->me + 1);
+    cddp_status status = CDDP_OK;
+    CD_TRY_OUT(d->fill(&t, 0.0, NULL, err));
+    CD_TRY_OUT(d->write(&last, &mine, 1, err));
+    CD_TRY_OUT(cddp_group_allreduce(b->group, &t, CDDP_RED_MAX, &work, err));
+    CD_TRY_OUT(cddp_work_wait(work, 0, err));
+    CD_TRY_OUT(d->read(&last, &end, 1, err));
+    test_case c = {.numel = numel};
+    if (end != b->size) note_failure(b, &c, "the last byte was not reduced");
+    b->options->row(b->options->context, &b->row);
+out:
+    d->release(d, CDDP_U8, numel, storage);
+    return status;
+}
+
+static cddp_status run_all(battery *b, cddp_error *err)
+{
+    uint32_t dtypes = b->options->dtypes != 0 ? b->options->dtypes : (1u << CDDP_DTYPE_COUNT) - 1;
+    dtypes &= b->options->device->dtypes;
+    for (cddp_op op = 0; op < CDDP_OP_BARRIER; op++) {
+        if (op == CDDP_OP_RECV) continue; /* with SEND */
+        for (cddp_dtype dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++) {
+            if ((dtypes & CDDP_DTYPE_BIT(dtype)) == 0) continue;
+            if (!is_reduction(op)) CD_TRY(run_row(b, op, dtype, CDDP_RED_COUNT, err));
+            for (cddp_red_op r = 0; r < CDDP_RED_COUNT && is_reduction(op); r++) {
+                /* The mean of these values is exact only where W is a power of two. */
+                bool exact = r != CDDP_RED_AVG || (b->size & (b->size - 1)) == 0;
+                if (is_meaningful(dtype, r) && exact) CD_TRY(run_row(b, op, dtype, r, err));
+            }
+        }
+    }
+    if (b->options->huge_bytes > 0) CD_TRY(run_huge(b, err));
+    b->row = (cd_conformance_row){.op = CDDP_OP_BARRIER, .dtype = CDDP_U8, .reduce_op = CDDP_RED_COUNT, .case_count = 1};
+    CD_TRY(cddp_group_barrier(b->group, err));
+    b->options->row(b->options->context, &b->row);
+    return CDDP_OK;
+}
+
+cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *options, cddp_error *err)
+{
+    battery b = {.group = group, .options = options, .rank = cddp_group_world_rank(group), .size = cddp_group_size(group),
+                 .me = cddp_group_rank(group)};
+    const cddp_allocator *a = b.allocator = b.rank->allocator;
+    int64_t largest = options->thorough ? 70001 : 1021;
+    cddp_status status = CDDP_OK;
+    b.capacity = (largest + 3) * (int64_t)b.size + 2 * SENTINEL;
+    b.counts = cd_allocate_array(a, b.size, sizeof *b.counts);
+    b.send_counts = cd_allocate_array(a, b.size, sizeof *b.send_counts);
+    b.host = cd_allocate_array(a, (size_t)b.capacity, sizeof *b.host);
+    b.bytes = cd_allocate_array(a, (size_t)b.capacity, 8);
+    b.bytes_too = cd_allocate_array(a, (size_t)b.capacity, 8);
+    if (b.counts == NULL || b.send_counts == NULL || b.host == NULL || b.bytes == NULL || b.bytes_too == NULL)
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory for a conformance run over %u ranks", b.size);
+    else status = run_all(&b, err);
+    cd_release(a, b.counts, b.size * sizeof *b.counts);
+    cd_release(a, b.send_counts, b.size * sizeof *b.send_counts);
+    cd_release(a, b.host, (size_t)b.capacity * sizeof *b.host);
+    cd_release(a, b.bytes, (size_t)b.capacity * 8);
+    cd_release(a, b.bytes_too, (size_t)b.capacity * 8);
+    return status;
+}

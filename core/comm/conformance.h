@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The backend battery: every operation × dtype × reduction × count × in-place, against exact results.
+**
+** Every rank runs the same list of cases over one group, fills inputs with small integers whose sums and
+** products are exact in every dtype, computes what must come out by itself, and compares bytes. It also looks
+** at what must not change: inputs, the elements around the outputs, outputs of ranks that are not the root.
+** The group under test is never asked for anything but the case itself.
+**
+** Lifetime   the report is the caller's; rows are handed over one by one.
+** Errors     a wrong result is a row, not an error; run fails only when it cannot go on (a lost peer).
+*/
+#pragma once
+#include "cddp/comm.h"
+
+typedef struct cd_conformance_row {
+    cddp_op op;
+    cddp_dtype dtype;
+    cddp_red_op reduce_op; /* CDDP_RED_COUNT when the operation does not reduce */
+    uint32_t case_count;   /* cases of this row */
+    uint32_t failed_count;
+    uint32_t refused_count; /* answered CDDP_E_UNSUPPORTED although declared */
+    bool undeclared;        /* capabilities leave it out: refused as it should be, or else failed */
+    char first_failure[240];
+} cd_conformance_row;
+
+typedef struct cd_conformance_options {
+    const cddp_device *device; /* where tensors live */
+    uint32_t dtypes;           /* CDDP_DTYPE_BIT of those to run; 0: all */
+    bool thorough;             /* larger counts too */
+    int64_t huge_bytes;        /* one all-reduce of this many bytes; 0: none */
+    void *context;
+    void (*row)(void *context, const cd_conformance_row *row);
+} cd_conformance_options;
+
+cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *options, cddp_error *err);

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gloo over real processes: the battery, its guard, its time-outs, the death of a peer, abort. */
+#define _POSIX_C_SOURCE 200809L
+#include "tests/support/test.h"
+
+#include "cddp/comm.h"
+#include "cddp/plugin.h"
+#include "cddp/process.h"
+#include "cddp/rendezvous.h"
+#include "core/base/os.h"
+#include "core/comm/conformance.h"
+
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct job {
+    const cddp_backend *module; /* the module's table, unbound */
+    char url[64];
+    const char *options;
+    uint64_t timeout_ns;
+    cddp_status (*body)(cddp_group *group, cddp_error *err);
+    uint32_t world_size;
+    cddp_rank_result results[8];
+} job;
+
+static const cddp_backend *module_load(void)
+{
+    void *library = dlopen(CDDP_GLOO_MODULE, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) fail_msg("%s", dlerror());
+    const cddp_plugin *plugin = dlsym(library, CDDP_PLUGIN_SYMBOL);
+    assert_non_null(plugin);
+    return plugin->backends[0];
+}
+
+static cddp_status rank_main(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    job *j = argument;
+    cddp_rendezvous *rendezvous = NULL;
+    cddp_rendezvous_options options = {.size = sizeof options, .url = j->url, .timeout_ns = UINT64_C(20000000000)};
+    cddp_status status = cddp_rendezvous_open(&options, &rendezvous, err);
+    if (status != CDDP_OK) return status;
+    cddp_backend bound = *j->module;
+    bound.self = rendezvous;
+    uint32_t members[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    cddp_group *group = NULL;
+    cddp_group_options o = {.size = sizeof o, .backend = &bound, .rank = rank,
+                            .spec = {.size = sizeof o.spec, .name = "world", .group_rank = rank->rank, .group_size = rank->world_size,
+                                     .members = members, .timeout_ns = j->timeout_ns, .options = j->options}};
+    status = cddp_group_create(&o, &group, err);
+    if (status == CDDP_OK) status = j->body(group, err);
+    cddp_group_destroy(group);
+    cddp_rendezvous_close(rendezvous);
+    return status;
+}
+
+static void run_job(job *j)
+{
+    char directory[] = "/tmp/cddp-gloo-XXXXXX";
+    assert_non_null(mkdtemp(directory));
+    snprintf(j->url, sizeof j->url, "file://%s", directory);
+    j->module = module_load();
+    cddp_process_options options = {.size = sizeof options, .world_size = j->world_size, .deadline_ns = UINT64_C(60000000000),
+                                    .grace_ns = UINT64_C(8000000000)};
+    cddp_process_world *world = NULL;
+    cddp_error err = CDDP_ERROR_INIT;
+    assert_ok(cddp_process_world_open(&options, &world, &err), &err);
+    for (int i = 0; i < 8; i++) j->results[i].size = sizeof j->results[i];
+    assert_ok(cddp_process_world_ops()->launch(world, rank_main, j, j->results, &err), &err);
+    cddp_process_world_close(world);
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", directory);
+    assert_int_equal(system(command), 0);
+}
+
+static void assert_all_returned(const job *j)
+{
+    for (uint32_t r = 0; r < j->world_size; r++) {
+        cd_test_row("rank %u of %u: %s", r, j->world_size, j->results[r].error.message);
+        assert_int_equal(j->results[r].end, CDDP_RANK_RETURNED);
+        assert_int_equal(j->results[r].status, CDDP_OK);
+    }
+}
+
+typedef struct tally {
+    uint32_t rows, failed;
+    char first[300];
+} tally;
+
+static void count_row(void *context, const cd_conformance_row *row)
+{
+    tally *t = context;
+    t->rows++;
+    if (row->failed_count == 0) return;
+    if (t->failed++ == 0)
+        snprintf(t->first, sizeof t->first, "%s %s %s: %s", cddp_op_name(row->op), cddp_dtype_name(row->dtype),
+                 cddp_red_op_name(row->reduce_op), row->first_failure);
+}
+
+static cddp_status battery(cddp_group *group, cddp_error *err)
+{
+    tally t = {0};
+    cd_conformance_options o = {.device = cddp_device_cpu(), .context = &t, .row = count_row};
+    cddp_status status = cd_conformance_run(group, &o, err);
+    if (status == CDDP_OK && t.failed > 0) return cddp_error_set(err, CDDP_E_MISMATCH, "%u rows failed; %s", t.failed, t.first);
+    if (status == CDDP_OK && t.rows < 100) return cddp_error_set(err, CDDP_E_STATE, "only %u rows ran", t.rows);
+    return status;
+}
+
+TEST(gloo, passes_the_battery_with_its_own_algorithms)
+{
+    for (uint32_t w = 1; w <= 4; w++) {
+        job j = {.world_size = w, .body = battery, .timeout_ns = UINT64_C(20000000000)};
+        run_job(&j);
+        assert_all_returned(&j);
+    }
+}
+
+TEST(gloo, passes_the_battery_with_our_ring_and_guard)
+{
+    job j = {.world_size = 3, .body = battery, .timeout_ns = UINT64_C(20000000000), .options = "algorithm=ring,guard=1"};
+    run_job(&j);
+    assert_all_returned(&j);
+}
+
+static cddp_status sizes_differ(cddp_group *group, cddp_error *err)
+{
+    float data[64] = {0};
+    int64_t n = cddp_group_rank(group) == 1 ? 40 : 64;
+    cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &n, 1);
+    cddp_work *work = NULL;
+    cddp_status status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, err);
+    return status == CDDP_OK ? cddp_work_wait(work, 0, err) : status;
+}
+
+TEST(gloo, guard_names_both_sides_of_a_size_mismatch_on_every_rank)
+{
+    job j = {.world_size = 3, .body = sizes_differ, .timeout_ns = UINT64_C(5000000000), .options = "guard=1"};
+    run_job(&j);
+    for (uint32_t r = 0; r < 3; r++) {
+        cd_test_row("rank %u: %s", r, j.results[r].error.message);
+        assert_int_equal(j.results[r].end, CDDP_RANK_RETURNED);
+        assert_int_equal(j.results[r].status, CDDP_E_MISMATCH);
+        assert_non_null(strstr(j.results[r].error.message, "rank 1 issues"));
+        assert_non_null(strstr(j.results[r].error.message, "40 × f32"));
+    }
+}
+
+static cddp_status roots_differ(cddp_group *group, cddp_error *err)
+{
+    float data[4] = {0};
+    int64_t n = 4;
+    cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &n, 1);
+    cddp_work *work = NULL;
+    cddp_status status = cddp_group_broadcast(group, &t, cddp_group_rank(group) == 0 ? 0 : 1, &work, err);
+    return status == CDDP_OK ? cddp_work_wait(work, 0, err) : status;
+}
+
+TEST(gloo, guard_sees_roots_that_differ)
+{
+    job j = {.world_size = 2, .body = roots_differ, .timeout_ns = UINT64_C(5000000000), .options = "guard=1"};
+    run_job(&j);
+    for (uint32_t r = 0; r < 2; r++) assert_int_equal(j.results[r].status, CDDP_E_MISMATCH);
+}
+
+static cddp_status one_stays_away(cddp_group *group, cddp_error *err)
+{
+    float data[64] = {0};
+    int64_t n = 64;
+    if (cddp_group_rank(group) == 2) {
+        cd_os_sleep_ns(UINT64_C(2500000000));
+        return CDDP_OK;
+    }
+    cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &n, 1);
+    cddp_work *work = NULL;
+    cddp_status status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, err);
+    return status == CDDP_OK ? cddp_work_wait(work, 0, err) : status;
+}
+
+TEST(gloo, a_missing_rank_is_named_at_the_time_out)
+{
+    const char *options[] = {"guard=1", "algorithm=ring"};
+    for (int i = 0; i < 2; i++) {
+        job j = {.world_size = 3, .body = one_stays_away, .timeout_ns = UINT64_C(1000000000), .options = options[i]};
+        run_job(&j);
+        bool named = false;
+        for (uint32_t r = 0; r < 2; r++) {
+            cd_test_row("%s, rank %u: %s", options[i], r, j.results[r].error.message);
+            assert_int_not_equal(j.results[r].status, CDDP_OK);
+            named = named || strstr(j.results[r].error.message, "rank 2 did not take part in time") != NULL;
+        }
+        assert_true(named);
+    }
+}
+
+static cddp_status one_dies(cddp_group *group, cddp_error *err)
+{
+    static float data[1 << 20];
+    int64_t n = 1 << 20;
+    cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &n, 1);
+    for (int i = 0; i < 50; i++) {
+        if (cddp_group_rank(group) == 1 && i == 7) kill(getpid(), SIGKILL);
+        cddp_work *work = NULL;
+        cddp_status status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, err);
+        if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+        if (status != CDDP_OK) return status;
+    }
+    return CDDP_OK;
+}
+
+TEST(gloo, a_dead_peer_is_named_within_the_time_out)
+{
+    job j = {.world_size = 3, .body = one_dies, .timeout_ns = UINT64_C(2000000000), .options = "algorithm=ring,guard=1"};
+    uint64_t before = cd_os_now_ns();
+    run_job(&j);
+    assert_true(cd_os_now_ns() - before < UINT64_C(6000000000));
+    assert_int_equal(j.results[1].end, CDDP_RANK_KILLED);
+    assert_int_equal(j.results[1].detail, SIGKILL);
+    bool named = false;
+    for (uint32_t r = 0; r < 3; r += 2) {
+        cd_test_row("rank %u: %s", r, j.results[r].error.message);
+        assert_int_not_equal(j.results[r].status, CDDP_OK);
+        named = named || strstr(j.results[r].error.message, "lost rank 1") != NULL;
+    }
+    assert_true(named);
+}
+
+static cddp_status abort_own_wait(cddp_group *group, cddp_error *err)
+{
+    float data[64] = {0};
+    int64_t n = 64;
+    if (cddp_group_rank(group) == 1) {
+        cd_os_sleep_ns(UINT64_C(1500000000));
+        return CDDP_OK;
+    }
+    cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &n, 1);
+    cddp_work *work = NULL;
+    cddp_status status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, err);
+    if (status != CDDP_OK) return status;
+    cd_os_sleep_ns(UINT64_C(200000000));
+    uint64_t before = cd_os_now_ns();
+    status = cddp_group_abort(group, "the user changed their mind", err);
+    if (status != CDDP_OK) return status;
+    status = cddp_work_wait(work, 0, err);
+    if (cd_os_now_ns() - before > UINT64_C(500000000)) return cddp_error_set(err, CDDP_E_TIMEOUT, "abort did not wake the wait");
+    return status;
+}
+
+TEST(gloo, abort_wakes_an_operation_of_our_ring)
+{
+    job j = {.world_size = 2, .body = abort_own_wait, .timeout_ns = UINT64_C(10000000000), .options = "algorithm=ring"};
+    run_job(&j);
+    cd_test_row("%s", j.results[0].error.message);
+    assert_int_equal(j.results[0].status, CDDP_E_ABORTED);
+    assert_non_null(strstr(j.results[0].error.message, "changed their mind"));
+    assert_int_equal(j.results[1].status, CDDP_OK);
+}
+
+static cddp_status nothing(cddp_group *group, cddp_error *err)
+{
+    (void)group;
+    (void)err;
+    return CDDP_OK;
+}
+
+TEST(gloo, refuses_options_it_does_not_know)
+{
+    job j = {.world_size = 1, .body = nothing, .options = "algoritm=ring"};
+    run_job(&j);
+    assert_int_equal(j.results[0].status, CDDP_E_CONFIG);
+    assert_non_null(strstr(j.results[0].error.message, "algoritm=ring"));
+}
+
+TEST_MAIN(ROW(gloo, passes_the_battery_with_its_own_algorithms), ROW(gloo, passes_the_battery_with_our_ring_and_guard),
+          ROW(gloo, guard_names_both_sides_of_a_size_mismatch_on_every_rank), ROW(gloo, guard_sees_roots_that_differ),
+          ROW(gloo, a_missing_rank_is_named_at_the_time_out), ROW(gloo, a_dead_peer_is_named_within_the_time_out),
+          ROW(gloo, abort_wakes_an_operation_of_our_ring), ROW(gloo, refuses_options_it_does_not_know))
