@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rendezvous: both kinds of store behave alike; the server survives whatever clients send. */
+#define _POSIX_C_SOURCE 200809L
+#include "tests/support/test.h"
+
+#include "backends/rendezvous/kv.h"
+#include "backends/rendezvous/tcp.h"
+#include "cddp/rendezvous.h"
+#include "core/base/os.h"
+#include "core/base/prng.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MILLISECOND UINT64_C(1000000)
+
+typedef struct fixture {
+    cddp_rendezvous_server *server;
+    char directory[64], url[96];
+    pthread_mutex_t lock;
+    int dropped;
+    char reason[128];
+} fixture;
+
+static void count_dropped(void *context, const char *peer, const char *reason)
+{
+    fixture *f = context;
+    (void)peer;
+    pthread_mutex_lock(&f->lock);
+    f->dropped++;
+    snprintf(f->reason, sizeof f->reason, "%s", reason);
+    pthread_mutex_unlock(&f->lock);
+}
+
+static void fixture_init(fixture *f, bool tcp, const char *secret)
+{
+    *f = (fixture){.directory = "/tmp/cddp-kv-XXXXXX"};
+    pthread_mutex_init(&f->lock, NULL);
+    cddp_error err = CDDP_ERROR_INIT;
+    if (tcp) {
+        cddp_rendezvous_server_options o = {.size = sizeof o, .host = "127.0.0.1", .secret = secret, .keys_max = 100,
+                                            .dropped = count_dropped, .context = f};
+        assert_ok(cddp_rendezvous_server_open(&o, &f->server, &err), &err);
+        snprintf(f->url, sizeof f->url, "tcp://127.0.0.1:%u", (unsigned)cddp_rendezvous_server_port(f->server));
+    } else {
+        assert_non_null(mkdtemp(f->directory));
+        snprintf(f->url, sizeof f->url, "file://%s", f->directory);
+    }
+}
+
+static void fixture_fini(fixture *f)
+{
+    if (f->server == NULL) {
+        char command[128];
+        snprintf(command, sizeof command, "rm -rf %s", f->directory);
+        assert_int_equal(system(command), 0);
+    }
+    cddp_rendezvous_server_close(f->server);
+    pthread_mutex_destroy(&f->lock);
+}
+
+static cddp_rendezvous *client_of(const fixture *f, const char *secret, uint64_t generation)
+{
+    cddp_rendezvous *r = NULL;
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_rendezvous_options o = {.size = sizeof o, .url = f->url, .prefix = "job/", .secret = secret, .generation = generation,
+                                 .timeout_ns = 5000 * MILLISECOND};
+    assert_ok(cddp_rendezvous_open(&o, &r, &err), &err);
+    return r;
+}
+
+static void assert_value(cddp_rendezvous *r, const char *key, const char *value)
+{
+    char bytes[256];
+    size_t n = sizeof bytes;
+    cddp_error err = CDDP_ERROR_INIT;
+    assert_ok(r->get(r->self, key, 1000 * MILLISECOND, bytes, &n, &err), &err);
+    assert_int_equal(n, strlen(value));
+    assert_memory_equal(bytes, value, n);
+}
+
+static void keys_behave(bool tcp)
+{
+    fixture f;
+    fixture_init(&f, tcp, NULL);
+    cddp_rendezvous *a = client_of(&f, NULL, 0), *b = client_of(&f, NULL, 0), *later = client_of(&f, NULL, 1);
+    cddp_error err = CDDP_ERROR_INIT;
+    char bytes[8];
+    size_t n = sizeof bytes;
+    assert_ok(a->set(a->self, "rank/0 with spaces", "hello", 5, &err), &err);
+    assert_value(b, "rank/0 with spaces", "hello");
+    assert_ok(b->set(b->self, "rank/0 with spaces", "", 0, &err), &err);
+    assert_value(a, "rank/0 with spaces", "");
+    assert_fails(later->get(later->self, "rank/0 with spaces", 30 * MILLISECOND, bytes, &n, &err), CDDP_E_TIMEOUT, &err,
+                 "job/rank/0 with spaces' did not appear within 30 ms");
+    int64_t sum = 0;
+    assert_ok(a->add(a->self, "count", 5, &sum, &err), &err);
+    assert_ok(b->add(b->self, "count", -7, &sum, &err), &err);
+    assert_int_equal(sum, -2);
+    assert_ok(a->set(a->self, "word", "twelve", 6, &err), &err);
+    assert_fails(a->add(a->self, "word", 1, &sum, &err), CDDP_E_MISMATCH, &err, "does not hold a number");
+    bool swapped = false;
+    assert_ok(a->compare_and_set(a->self, "leader", NULL, "0", &swapped, &err), &err);
+    assert_true(swapped);
+    assert_ok(b->compare_and_set(b->self, "leader", NULL, "1", &swapped, &err), &err);
+    assert_false(swapped);
+    assert_ok(b->compare_and_set(b->self, "leader", "0", "1", &swapped, &err), &err);
+    assert_true(swapped);
+    assert_value(a, "leader", "1");
+    n = 3;
+    assert_ok(a->set(a->self, "long", "123456", 6, &err), &err);
+    assert_fails(a->get(a->self, "long", 1000 * MILLISECOND, bytes, &n, &err), CDDP_E_LIMIT, &err, "3");
+    assert_ok(a->remove(a->self, "leader", &err), &err);
+    assert_ok(a->remove(a->self, "leader", &err), &err);
+    n = sizeof bytes;
+    assert_fails(b->get(b->self, "leader", 20 * MILLISECOND, bytes, &n, &err), CDDP_E_TIMEOUT, &err, "leader");
+    /* A client whose wait timed out is as good as new. */
+    assert_value(b, "word", "twelve");
+    cddp_rendezvous_close(a);
+    cddp_rendezvous_close(b);
+    cddp_rendezvous_close(later);
+    fixture_fini(&f);
+}
+
+TEST(rendezvous, keys_behave_over_tcp) { keys_behave(true); }
+TEST(rendezvous, keys_behave_in_a_directory) { keys_behave(false); }
+
+static void *set_later(void *argument)
+{
+    cddp_rendezvous *r = argument;
+    cd_os_sleep_ns(60 * MILLISECOND);
+    assert_int_equal(r->set(r->self, "late", "now", 3, NULL), CDDP_OK);
+    return NULL;
+}
+
+TEST(rendezvous, a_wait_ends_when_the_key_comes)
+{
+    for (int tcp = 0; tcp < 2; tcp++) {
+        fixture f;
+        fixture_init(&f, tcp, NULL);
+        cddp_rendezvous *a = client_of(&f, NULL, 0), *b = client_of(&f, NULL, 0);
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, set_later, b), 0);
+        assert_value(a, "late", "now");
+        pthread_join(thread, NULL);
+        cddp_rendezvous_close(a);
+        cddp_rendezvous_close(b);
+        fixture_fini(&f);
+    }
+}
+
+TEST(rendezvous, a_client_without_the_secret_is_turned_away_and_reported)
+{
+    fixture f;
+    fixture_init(&f, true, "open sesame");
+    cddp_rendezvous *good = client_of(&f, "open sesame", 0), *bad = NULL;
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_rendezvous_options o = {.size = sizeof o, .url = f.url, .secret = "open barley", .timeout_ns = 1000 * MILLISECOND};
+    assert_fails(cddp_rendezvous_open(&o, &bad, &err), CDDP_E_IO, &err, "CDDP_STORE_SECRET");
+    assert_ok(good->set(good->self, "k", "v", 1, &err), &err);
+    assert_value(good, "k", "v");
+    pthread_mutex_lock(&f.lock);
+    assert_int_equal(f.dropped, 1);
+    assert_non_null(strstr(f.reason, "secret"));
+    pthread_mutex_unlock(&f.lock);
+    cddp_rendezvous_close(good);
+    fixture_fini(&f);
+}
+
+TEST(rendezvous, a_full_store_says_so)
+{
+    fixture f;
+    fixture_init(&f, true, NULL);
+    cddp_rendezvous *a = client_of(&f, NULL, 0);
+    cddp_error err = CDDP_ERROR_INIT;
+    char key[16];
+    for (int i = 0; i < 100; i++) {
+        snprintf(key, sizeof key, "k%d", i);
+        assert_ok(a->set(a->self, key, key, strlen(key), &err), &err);
+    }
+    assert_fails(a->set(a->self, "one more", "x", 1, &err), CDDP_E_LIMIT, &err, "full");
+    for (int i = 0; i < 100; i += 3) {
+        snprintf(key, sizeof key, "k%d", i);
+        assert_ok(a->remove(a->self, key, &err), &err);
+    }
+    for (int i = 1; i < 100; i += 3) { /* what is left is still found after others were removed */
+        snprintf(key, sizeof key, "k%d", i);
+        assert_value(a, key, key);
+    }
+    cddp_rendezvous_close(a);
+    fixture_fini(&f);
+}
+
+TEST(rendezvous, hostile_bytes_drop_only_their_sender)
+{
+    fixture f;
+    fixture_init(&f, true, NULL);
+    cddp_rendezvous *good = client_of(&f, NULL, 0);
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_prng prng = cd_prng_seed(cd_test_seed());
+    uint16_t port = cddp_rendezvous_server_port(f.server);
+    for (int i = 0; i < 200; i++) {
+        int fd = -1;
+        unsigned char bytes[512];
+        size_t n = 1 + (size_t)cd_prng_below(&prng, sizeof bytes);
+        for (size_t k = 0; k < n; k++) bytes[k] = (unsigned char)cd_prng_next(&prng);
+        if (i % 3 == 0) bytes[1] = bytes[2] = bytes[3] = 0; /* plausible lengths get further */
+        assert_ok(cd_tcp_connect("127.0.0.1", port, cd_os_now_ns() + 2000 * MILLISECOND, &fd, &err), &err);
+        (void)!write(fd, bytes, n);
+        close(fd);
+    }
+    assert_ok(good->set(good->self, "still", "here", 4, &err), &err);
+    assert_value(good, "still", "here");
+    cddp_rendezvous_close(good);
+    fixture_fini(&f);
+}
+
+TEST(rendezvous, any_bytes_after_a_greeting_leave_the_table_sound)
+{
+    cd_kv kv;
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_prng prng = cd_prng_seed(cd_test_seed() + 1);
+    assert_ok(cd_kv_init(&kv, NULL, 50, NULL, &err), &err);
+    for (int i = 0; i < 20000; i++) {
+        cd_kv_client c;
+        const char *reason = NULL;
+        assert_ok(cd_kv_client_init(&c, NULL, &err), &err);
+        c.greeted = true;
+        unsigned char frame[200];
+        char key[8];
+        snprintf(key, sizeof key, "k%d", (int)cd_prng_below(&prng, 80));
+        cd_kv_request r = {.verb = (cd_kv_verb)(1 + cd_prng_below(&prng, CD_KV_VERB_COUNT - 1)), .key = key, .key_bytes = strlen(key),
+                           .a = "17", .a_bytes = (size_t)cd_prng_below(&prng, 3), .b = "xyz", .b_bytes = (size_t)cd_prng_below(&prng, 4)};
+        size_t n = cd_kv_encode(&r, frame, sizeof frame);
+        assert_true(n > 0);
+        if (cd_prng_chance(&prng, 1, 3)) frame[cd_prng_below(&prng, n)] ^= (unsigned char)(1u << cd_prng_below(&prng, 8));
+        (void)cd_kv_feed(&kv, &c, frame, n, &reason);
+        cd_kv_client_fini(&c, NULL);
+        assert_true(kv.count <= 50);
+    }
+    cd_kv_fini(&kv);
+}
+
+TEST(rendezvous, refuses_what_is_no_url)
+{
+    static const struct {
+        const char *url, *words;
+    } cases[] = {{"http://x", "none of tcp"}, {"tcp://localhost", "not tcp://host:port"}, {"tcp://:5", "not tcp://host:port"},
+                 {"tcp://h:99999", "not tcp://host:port"}, {"tcp://h:12x", "not tcp://host:port"}, {"file://relative/dir", "absolute"},
+                 {"env://", "reads the environment"}, {"tcp://no.such.host.invalid:7", "cannot resolve"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cd_test_row("%s", cases[i].url);
+        cddp_rendezvous *r = NULL;
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_rendezvous_options o = {.size = sizeof o, .url = cases[i].url, .timeout_ns = 100 * MILLISECOND};
+        assert_fails(cddp_rendezvous_open(&o, &r, &err), CDDP_E_CONFIG, &err, cases[i].words);
+        assert_null(r);
+    }
+}
+
+TEST(rendezvous, a_server_that_never_comes_is_a_time_out)
+{
+    cddp_rendezvous *r = NULL;
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_rendezvous_options o = {.size = sizeof o, .url = "tcp://127.0.0.1:1", .timeout_ns = 50 * MILLISECOND};
+    assert_fails(cddp_rendezvous_open(&o, &r, &err), CDDP_E_TIMEOUT, &err, "127.0.0.1:1");
+}
+
+TEST_MAIN(ROW(rendezvous, keys_behave_over_tcp), ROW(rendezvous, keys_behave_in_a_directory),
+          ROW(rendezvous, a_wait_ends_when_the_key_comes), ROW(rendezvous, a_client_without_the_secret_is_turned_away_and_reported),
+          ROW(rendezvous, a_full_store_says_so), ROW(rendezvous, hostile_bytes_drop_only_their_sender),
+          ROW(rendezvous, any_bytes_after_a_greeting_leave_the_table_sound), ROW(rendezvous, refuses_what_is_no_url),
+          ROW(rendezvous, a_server_that_never_comes_is_a_time_out))
