@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tree as text, and the rules that read it. Each rule reports lines "path:line: what is wrong".
+**
+** Lifetime   a tree is loaded, or filled by hand in tests, then freed whole.
+** Threads    one.
+*/
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct tidy_file {
+    char *path; /* relative to the root, with '/' */
+    char *text;
+    char *code; /* the same length; comments, strings and character constants are blanks. C and C++ only */
+} tidy_file;
+
+typedef struct tidy_tree {
+    tidy_file *files; /* (count) in the order of their paths */
+    size_t count, capacity;
+} tidy_tree;
+
+typedef struct tidy_report {
+    size_t count;
+    char *text; /* one line per report, NUL-terminated; NULL while count is 0 */
+    size_t used, capacity;
+} tidy_report;
+
+void tidy_tree_load(tidy_tree *tree, const char *root); /* asserts that the root can be read */
+void tidy_tree_add(tidy_tree *tree, const char *path, const char *text);
+void tidy_tree_free(tidy_tree *tree);
+const tidy_file *tidy_tree_find(const tidy_tree *tree, const char *path); /* NULL when there is none */
+void tidy_report_add(tidy_report *report, const tidy_file *file, const char *at, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+void tidy_report_free(tidy_report *report);
+
+/* ---- helpers on text ---- */
+bool tidy_has_suffix(const char *path, const char *suffix);
+bool tidy_is_c(const char *path);       /* .c .h .cc .cu */
+bool tidy_is_under(const char *path, const char *folder); /* "core/base/os.h" is under "core" and "core/base" */
+/* "core sim" names folder "core"; "*" names every one. */
+bool tidy_list_has(const char *list, const char *folder);
+bool tidy_is_word(char c);              /* of an identifier */
+size_t tidy_line_length(const char *at);
+
+/* ---- the rules ---- */
+typedef void (*tidy_rule_fn)(const tidy_tree *tree, tidy_report *report);
+void tidy_check_layers(const tidy_tree *tree, tidy_report *report);    /* include lines, and USES of cddp_module */
+void tidy_check_system(const tidy_tree *tree, tidy_report *report);    /* system headers by place */
+void tidy_check_bans(const tidy_tree *tree, tidy_report *report);      /* calls of bans.def */
+void tidy_check_names(const tidy_tree *tree, tidy_report *report);     /* reserved names; decisions by name */
+void tidy_check_globals(const tidy_tree *tree, tidy_report *report);   /* mutable variables of static storage */
+void tidy_check_macros(const tidy_tree *tree, tidy_report *report);    /* jumps hidden in #define */
+void tidy_check_notes(const tidy_tree *tree, tidy_report *report);     /* dangling Note citations */
+void tidy_check_tags(const tidy_tree *tree, tidy_report *report);      /* rule tags and invariant names */
+void tidy_check_spdx(const tidy_tree *tree, tidy_report *report);      /* the licence line */
+void tidy_check_leftovers(const tidy_tree *tree, tidy_report *report); /* deferred work, code commented out by #if 0 */
+void tidy_check_pairs(const tidy_tree *tree, tidy_report *report);     /* every check has a mutant */
+void tidy_check_links(const tidy_tree *tree, tidy_report *report);     /* relative links of Markdown files */
+/* Not a rule: prints files and functions far above the house's sizes. */
+void tidy_print_outliers(const tidy_tree *tree);

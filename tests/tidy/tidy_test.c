@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The house rules on the tree itself, and each rule on a plant that it must report and a twin that it must not. */
+#include "tests/tidy/tidy.h"
+
+#include "tests/support/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    tidy_rule_fn rule;
+} rules[] = {
+    {"layers", tidy_check_layers},   {"system headers", tidy_check_system}, {"banned calls", tidy_check_bans},
+    {"names", tidy_check_names},     {"globals", tidy_check_globals},       {"macros", tidy_check_macros},
+    {"notes", tidy_check_notes},     {"tags", tidy_check_tags},             {"SPDX lines", tidy_check_spdx},
+    {"leftovers", tidy_check_leftovers}, {"pairs", tidy_check_pairs},       {"links", tidy_check_links},
+};
+#define RULE_COUNT (sizeof rules / sizeof rules[0])
+
+/* A plant: one file, beside a few that every tree has, and the words of the report; NULL for a clean twin. */
+typedef struct plant {
+    const char *path, *text, *reported;
+} plant;
+
+#define SPDX "/* SPDX-License-Identifier: Apache-2.0 */\n"
+
+static void run_plants(tidy_rule_fn rule, const plant *plants, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        cd_test_row("%zu: %s", i, plants[i].reported != NULL ? plants[i].reported : "clean");
+        tidy_tree tree = {0};
+        tidy_report report = {0};
+        tidy_tree_add(&tree, "core/base/alloc.h", SPDX);
+        tidy_tree_add(&tree, "core/ddp/reducer.h", SPDX);
+        tidy_tree_add(&tree, "include/cddp/ddp.h", SPDX);
+        tidy_tree_add(&tree, "docs/semantics.md", "| RED-05 | … |");
+        tidy_tree_add(&tree, "docs/invariants.md", "## I-ORDER\n");
+        tidy_tree_add(&tree, "tests/mutants/trace_mutants.def", SPDX "MUTANT(x, \"I-ORDER\")");
+        tidy_tree_add(&tree, plants[i].path, plants[i].text);
+        rule(&tree, &report);
+        if (plants[i].reported == NULL) {
+            if (report.count != 0) print_error("%s", report.text);
+            assert_int_equal(report.count, 0);
+        } else {
+            assert_int_equal(report.count, 1);
+            if (strstr(report.text, plants[i].reported) == NULL) print_error("%s", report.text);
+            assert_non_null(strstr(report.text, plants[i].reported));
+        }
+        tidy_report_free(&report);
+        tidy_tree_free(&tree);
+    }
+}
+#define PLANTS(rule, ...)                                                                          \
+    do {                                                                                           \
+        static const plant plants[] = {__VA_ARGS__};                                               \
+        run_plants(rule, plants, sizeof plants / sizeof plants[0]);                                \
+    } while (0)
+
+TEST(tidy, sees_includes_and_links_that_go_upwards)
+{
+    PLANTS(tidy_check_layers,
+           {"core/model/a.c", "#include \"core/ddp/reducer.h\"\n", "core/model/a.c:1: core/model may not include core/ddp"},
+           {"core/base/a.c", "\n#include \"core/ddp/reducer.h\"\n", "core/base/a.c:2: core/base may not include core/ddp"},
+           {"backends/gloo/a.cc", "#include \"core/ddp/reducer.h\"\n", "backends may not include core/ddp"},
+           {"core/ddp/a.c", "#include \"reducer.h\"\n", "which is not in the tree"},
+           {"core/ddp/a.c", "#include \"core/base/alloc.c\"\n", "includes the source file"},
+           {"strange/a.c", "#include \"core/base/alloc.h\"\n", "strange/a.c has no row"},
+           {"core/model/CMakeLists.txt", "cddp_module(model SOURCES a.c USES base ddp LINK m)", "core/model may not link ddp"},
+           {"core/model/CMakeLists.txt", "cddp_module(model SOURCES a.c\n  USES base tensor\n  LINK ddp)", NULL},
+           {"core/ddp/a.c", "#include \"core/ddp/reducer.h\"\n#include \"cddp/ddp.h\"\n#include \"core/base/alloc.h\"\n", NULL},
+           {"cli/a.c", "#include \"core/ddp/reducer.h\"\n", NULL});
+}
+
+TEST(tidy, sees_system_headers_in_the_wrong_place)
+{
+    PLANTS(tidy_check_system, {"core/ddp/a.c", "#include <unistd.h>\n", "is POSIX"},
+           {"include/cddp/a.h", "#include <stdio.h>\n", "a public header includes <stdio.h>"},
+           {"include/cddp/a.h", "#include <stdint.h>\n", NULL}, {"core/base/os_posix.c", "#include <unistd.h>\n", NULL},
+           {"sim/fiber_boost.c", "#include <sys/mman.h>\n", NULL}, {"core/ddp/a.c", "#include <string.h>\n", NULL});
+}
+
+TEST(tidy, sees_banned_calls_but_not_words_members_comments_or_strings)
+{
+    PLANTS(tidy_check_bans, {"core/ddp/a.c", "int x = rand ();", "rand: an unseeded"},
+           {"sim/a.c", "y = exp(x);", "exp: libm"}, {"core/model/a.c", "p = realloc(p, n);", "realloc: use cd_vec_grow"},
+           {"db/a.c", "getenv(\"HOME\");", "getenv: only the program"}, {"cli/a.c", "qsort(a, n, s, f);", "qsort: unstable"},
+           {"core/ddp/a.c", "printf(\"x\");", "printf: libraries do not print"},
+           {"core/ddp/a.c", "w->time(1); w.time(2); strand(3); snprintf(t, 4, \"rand(5)\"); /* time(6) */ // exp(7)\n", NULL},
+           {"cli/a.c", "getenv(\"HOME\"); printf(\"x\"); free(p);", NULL},
+           {"core/base/os_posix.c", "clock_gettime(c, &t);", NULL});
+}
+
+TEST(tidy, sees_reserved_names_and_decisions_by_name)
+{
+    PLANTS(tidy_check_names, {"core/ddp/a.h", "typedef struct bucket bucket_t;", "ending in _t"},
+           {"core/ddp/a.h", "typedef struct {\n int a;\n} bucket_t;", "ending in _t"},
+           {"core/ddp/a.h", "#define _BUCKET_H\n", "underscore"},
+           {"core/ddp/a.c", "static int f(void)\n{\n    return strcmp(backend->name, \"nccl\");\n}\n", "decides by a name"},
+           {"core/ddp/a.c", "static int f(void)\n{\n    return strcmp(backend->name, name);\n}\n", NULL},
+           {"core/ddp/a.c", "#define _POSIX_C_SOURCE 200809L\nsize_t x;\nuint64_t y_t_;\n    uint32_t a;\n", NULL});
+}
+
+TEST(tidy, sees_variables_that_outlive_their_run)
+{
+    PLANTS(tidy_check_globals, {"core/ddp/a.c", "static int counter;", "static int counter"},
+           {"core/ddp/a.c", "int counter = 3;", "int counter"},
+           {"core/ddp/a.c", "static const char *names[] = {\"a\"};", "static const char *names[]"},
+           {"core/ddp/a.c", "int f(void)\n{\n    static int calls;\n    int fine = 0;\n    return fine;\n}\n", "static int calls"},
+           {"sim/a.c", "_Thread_local int x = 0;", "_Thread_local int x"},
+           {"core/ddp/a.c", "static const int a = 1;\nstatic const char *const names[] = {\"a\", \"b\"};\nstatic int f(int x);\n"
+                            "struct s {\n    int member;\n};\nenum { A = 1, B };\ntypedef int (*g_fn)(int);\nextern const int e;\n"
+                            "static int f(int x)\n{\n    int y = x == 1 ? 2 : 3;\n    struct s z = {.member = y};\n"
+                            "    return z.member;\n}\nstatic const struct {\n    int a;\n} table[] = {{1}, {2}};\n", NULL});
+}
+
+TEST(tidy, sees_jumps_in_macros)
+{
+    PLANTS(tidy_check_macros, {"core/ddp/a.h", "#define TRY(x) \\\n    if (x) return 1\n", "hides a jump"},
+           {"core/ddp/a.h", "#define OUT goto out\n", "hides a jump"}, {"core/base/error.h", "#define TRY(x) if (x) return 1\n", NULL},
+           {"core/ddp/a.h", "#define ADD(a, b) ((a) + (b))\nstatic int f(void) { return 1; }\n", NULL});
+}
+
+TEST(tidy, sees_citations_of_notes_that_nobody_wrote)
+{
+    PLANTS(tidy_check_notes, {"core/ddp/a.c", "/* See Note [Missing]. */", "cites Note [Missing]"},
+           {"core/ddp/a.c", "/* Note [Here]\n** text */\n/* See Note [Here]. */", NULL});
+}
+
+TEST(tidy, sees_tags_and_invariants_without_an_entry)
+{
+    PLANTS(tidy_check_tags, {"core/ddp/a.c", "/* as in RED-99 */", "the rule RED-99"},
+           {"scenarios/a.toml", "finding = \"I-ODER\"", "names I-ODER"},
+           {"core/ddp/a.c", "/* RED-05 and I-ORDER; UTF-16; I-NAME; x86-64; A-1 */", NULL});
+}
+
+TEST(tidy, sees_missing_licence_lines)
+{
+    PLANTS(tidy_check_spdx, {"core/ddp/a.c", "int a;\n/* SPDX-License-Identifier: Apache-2.0 */", "core/ddp/a.c:1: does not begin"},
+           {"tools/a.py", "#!/usr/bin/env python3\nprint()\n", "tools/a.py:1: does not begin"},
+           {"tools/a.py", "#!/usr/bin/env python3\n# SPDX-License-Identifier: Apache-2.0\n", NULL},
+           {"core/ddp/a.c", SPDX "int a;\n", NULL});
+}
+
+TEST(tidy, sees_deferred_work)
+{
+    PLANTS(tidy_check_leftovers, {"core/ddp/a.c", "/* TODO: more */", "TODO"}, {"docs/a.md", "FIXME later", "FIXME"},
+           {"core/ddp/a.c", "#if 0\n", "#if 0"}, {"core/ddp/a.c", "int TODOS, XXXL; /* nothing to do */", NULL});
+}
+
+TEST(tidy, sees_checks_that_nobody_has_seen_fire)
+{
+    PLANTS(tidy_check_pairs, {"core/check/checks.def", "\nCD_CHECK(once, \"I-ONCE\")\n", "I-ONCE has no row"},
+           {"core/check/checks.def", "\nCD_CHECK(order, \"I-ORDER\")\n", NULL});
+}
+
+TEST(tidy, sees_links_into_nowhere)
+{
+    PLANTS(tidy_check_links, {"docs/a.md", "[x](b.md)", "links to b.md"}, {"docs/a.md", "[x](../core/nothing)", "links to ../core/nothing"},
+           {"docs/howto/a.md", "[x](../semantics.md) [y](../../core/ddp) [z](https://example.org) [w](#here) [v](../semantics.md#a)", NULL});
+}
+
+TEST(tidy, the_tree_obeys)
+{
+    tidy_tree tree = {0};
+    tidy_tree_load(&tree, CDDP_ROOT);
+    assert_true(tree.count > 50);
+    size_t reports = 0;
+    for (size_t i = 0; i < RULE_COUNT; i++) {
+        tidy_report report = {0};
+        rules[i].rule(&tree, &report);
+        if (report.count != 0) print_error("%s: %zu\n%s", rules[i].name, report.count, report.text);
+        reports += report.count;
+        tidy_report_free(&report);
+    }
+    tidy_print_outliers(&tree);
+    tidy_tree_free(&tree);
+    assert_int_equal(reports, 0);
+}
+
+TEST_MAIN(ROW(tidy, sees_includes_and_links_that_go_upwards), ROW(tidy, sees_system_headers_in_the_wrong_place),
+          ROW(tidy, sees_banned_calls_but_not_words_members_comments_or_strings),
+          ROW(tidy, sees_reserved_names_and_decisions_by_name), ROW(tidy, sees_variables_that_outlive_their_run),
+          ROW(tidy, sees_jumps_in_macros), ROW(tidy, sees_citations_of_notes_that_nobody_wrote),
+          ROW(tidy, sees_tags_and_invariants_without_an_entry), ROW(tidy, sees_missing_licence_lines),
+          ROW(tidy, sees_deferred_work), ROW(tidy, sees_checks_that_nobody_has_seen_fire),
+          ROW(tidy, sees_links_into_nowhere), ROW(tidy, the_tree_obeys))
