@@ -53,6 +53,7 @@ typedef struct cd_sim_config {
     cddp_trace_level trace_level;
     uint64_t time_limit_ns;      /* the world ends there; 0: one hour of virtual time */
     uint64_t timeout_ns;         /* of an operation that names none; 0: none, so that a hang is a hang */
+    uint64_t death_notice_ns;    /* after a rank died its peers learn it and their operations fail; 0: never, it only goes silent */
     size_t stack_bytes;          /* per rank; 0: 256 KiB */
     size_t heap_bytes;           /* memory of all ranks together, reserved, used when touched; 0: 64 MiB + 1 MiB per rank */
     uint32_t deviations_max;     /* choices other than fifo that the choice string can hold; 0: 65536 */
@@ -70,6 +71,7 @@ void cd_sim_destroy(cd_sim *sim); /* accepts NULL */
 /* The world port. `world` of every function is the cd_sim; launch may be called again after it returned. */
 const cddp_world_ops *cd_sim_ops(void);
 uint32_t cd_sim_world_size(const cd_sim *sim);
+cd_algorithm cd_sim_get_algorithm(const cd_sim *sim);
 
 /* Driving a run by hand, as explorers do. begin makes the ranks; advance runs until the chooser would be asked, and
 ** returns the pending choice, or NULL when the world has ended; decide answers it; end fills the results.

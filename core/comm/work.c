@@ -46,7 +46,7 @@ static cddp_status explain(const cddp_work *w, cddp_error *err)
     char who[160] = "";
     g->table.describe(g->backend_group, w->backend_work, who, sizeof who);
     if (who[0] != '\0') CD_EMIT(g->tracer, waiting_for, who, .group = g->id, .sequence = (int64_t)w->collective.sequence,
-                                .peer = -1, .op = w->collective.op);
+                                .peer = -1, .op = w->collective.op, .who = g->rank->rank);
     if (err == NULL) return w->outcome;
     char words[CDDP_ERROR_MESSAGE_BYTES];
     memcpy(words, err->message, sizeof words);

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The structures behind sim/collective.h, shared by the files that work on them: group.c (open, close, abort),
+** collective.c (post, start, end), execute.c (data), transport.c (messages), model.c (times), report.c (words).
+*/
+#pragma once
+#include "sim/collective.h"
+
+#define CD_WHY_BYTES 160
+
+typedef enum cd_part_state {
+    CD_PART_EMPTY,   /* this member has not posted it */
+    CD_PART_QUEUED,  /* posted, waits for a slot or for its predecessor */
+    CD_PART_STARTED, /* takes part */
+    CD_PART_ENDED,   /* status says how */
+    CD_PART_GONE     /* given back before it ended: it will never take part, and its tensors must not be touched */
+} cd_part_state;
+
+/* A chunk on its way, or waiting in the receiver's inbox. */
+struct cd_message {
+    cd_sim_event event; /* first: arrival */
+    cd_message *next;
+    cd_coll *coll;
+    uint32_t source, target; /* parts of coll */
+    int64_t begin, count;    /* elements of the sender */
+    uint64_t bytes;
+    uint64_t sent_ns, time_ns; /* when it left; when it arrives (or arrived, in a timed graph) */
+    cddp_tensor data;          /* a copy, or undefined when there is no content */
+    uint32_t source_rank, target_rank, port;
+    bool is_received;          /* passed the receiver's port */
+};
+
+struct cd_part {
+    cd_coll *coll;
+    cd_member *member;
+    uint32_t index; /* in coll */
+    cd_part_state state;
+    cddp_status status;
+    const char *why; /* borrowed from the group, or static */
+    cd_sim_rank *waiter;
+    cd_part *next;   /* in the rank's queue, or among its started parts */
+    cddp_collective what;
+    uint64_t ordinal; /* of the rank, over all groups: what faults count */
+    uint64_t posted_ns, time_ns;
+    cd_sim_event end_event; /* a timed graph's end of this part */
+    /* The program and where it stands. */
+    cd_program program;
+    uint32_t action;
+    uint32_t awaited; /* part index, UINT32_MAX: anybody; meaningful while is_blocked */
+    bool is_blocked, has_content, is_staged, is_released, dies_inside;
+    cddp_tensor work, source; /* flat */
+    uint64_t last_arrival_ns;
+    cd_message *inbox, *inbox_last;
+};
+
+struct cd_coll {
+    cd_completion completion; /* first */
+    cd_comm *comm;
+    cd_coll *next;            /* among pairs, or free */
+    uint64_t ordinal;
+    uint32_t size, arrived, ended, released, messages;
+    uint32_t pair[2]; /* send and receive: members of the group */
+    bool is_pair, is_executed;
+    uint32_t *order;  /* (size) any_order: the order in which contributions are added; NULL otherwise */
+    cd_part parts[];  /* (size) */
+};
+
+struct cd_member {
+    cd_comm *comm;
+    cd_sim_rank *rank;
+    uint32_t index;
+    uint64_t posted;     /* collectives */
+    uint32_t slots_max;  /* 0: any number */
+    uint32_t active;     /* started, not ended */
+    uint64_t timeout_ns;
+    uint64_t free_ns;    /* timed graph: when the group's stream on this rank is free */
+    bool is_joined, is_closed;
+};
+
+struct cd_comm {
+    cd_sim *sim;
+    cd_comm *next;
+    char *name;
+    size_t name_bytes;
+    uint32_t id, size, joined, closed;
+    uint32_t *ranks;      /* (size) world ranks */
+    cd_member *members;   /* (size) */
+    cd_coll **window;     /* (window_capacity) ring: colls base … base + window_count - 1, NULL when not begun */
+    size_t window_capacity, window_first, window_count;
+    uint64_t base;
+    cd_coll *free_colls, *pairs, *free_pairs;
+    uint64_t pair_count;
+    cddp_status failure; /* once failed, every operation does */
+    char why[CD_WHY_BYTES];
+};
+
+/* Staging storage of devices that make their own; host memory comes from the block. */
+typedef struct cd_staging {
+    struct cd_staging *next;
+    const cddp_device *device;
+    cddp_dtype dtype;
+    int64_t numel;
+    void *storage;
+} cd_staging;
+
+typedef struct cd_link_fault {
+    const cd_fault *fault;
+    uint64_t until_ns; /* UINT64_MAX: for good */
+    bool is_spent;     /* one-message faults */
+} cd_link_fault;
+
+struct cd_cluster {
+    cd_comm *comms;
+    cd_message *free_messages;
+    cd_staging *free_staging, *used_staging, *free_records;
+    uint64_t *send_port_free_ns, *receive_port_free_ns; /* (port_count) */
+    cd_link_fault *link_faults; /* (fault_count) */
+    uint32_t link_fault_count;
+};
+
+static inline uint32_t cd_coll_rank(const cd_coll *coll, uint32_t part)
+{
+    return coll->comm->ranks[coll->is_pair ? coll->pair[part] : part];
+}
+
+/* collective.c */
+void cd_part_end(cd_part *part, cddp_status status, const char *why);
+void cd_part_lose(cd_part *part); /* its rank died or gave it back: it ends without anybody hearing of it */
+void cd_rank_start_queued(cd_sim *sim, cd_sim_rank *rank);
+void cd_coll_reclaim(cd_coll *coll); /* frees it when nothing refers to it any more */
+
+/* group.c */
+cd_coll *cd_comm_make_coll(cd_comm *comm, uint32_t size);
+cd_coll *cd_comm_get_coll(cd_comm *comm, uint64_t ordinal); /* NULL: out of memory */
+cd_coll *cd_comm_get_pair(cd_comm *comm, const cddp_collective *what, uint32_t me, uint32_t *part);
+void cd_comm_trim(cd_comm *comm);
+void cd_comm_fail(cd_comm *comm, cddp_status status, const char *why);
+
+/* execute.c: data. Every function fails with the device's own error, or returns CDDP_OK without touching anything
+** when there is no content. */
+void cd_part_describe_program(cd_part *part);
+cddp_status cd_part_prepare(cd_part *part, cddp_error *err);
+cddp_status cd_part_apply(cd_part *part, const cd_action *action, const cddp_tensor *data, int64_t count, cddp_error *err);
+cddp_status cd_part_finish(cd_part *part, cddp_error *err);
+void cd_part_unprepare(cd_part *part);
+cddp_status cd_coll_execute(cd_coll *coll, cddp_error *err); /* all of it at once; parts agree */
+bool cd_coll_agrees(const cd_coll *coll);
+cddp_tensor cd_flat(const cddp_tensor *tensor, int64_t begin, int64_t count);
+int64_t cd_numel(const cddp_tensor *tensor);
+cddp_status cd_staging_take(cd_sim *sim, const cddp_tensor *like, int64_t numel, cddp_tensor *tensor, cddp_error *err);
+void cd_staging_give(cd_sim *sim, const cddp_tensor *tensor, int64_t numel);
+
+/* transport.c */
+cd_message *cd_message_make(cd_sim *sim, cd_coll *coll);
+void cd_message_free(cd_sim *sim, cd_message *message, bool lost);
+cd_message *cd_inbox_take(cd_part *part, uint32_t source);
+void cd_inbox_push(cd_part *part, cd_message *message);
+void cd_part_progress(cd_part *part);
+
+/* model.c */
+void cd_coll_time(cd_coll *coll); /* sets time_ns of every part */
+
+/* strike.c */
+void cd_tensor_flip_bit(const cddp_tensor *tensor, uint64_t bit); /* nothing happens on a device without bits */

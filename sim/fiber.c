@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fibers: entering, leaving, ending; what sanitizers must hear about it; red zones; pages.
+**
+** How registers are saved is fiber_fcontext.c or fiber_ucontext.c, whichever the build found.
+*/
+#define _DEFAULT_SOURCE
+#include "sim/fiber.h"
+
+#include "core/base/assert.h"
+#include "sim/fiber_switch.h"
+
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define CD_ASAN 1
+#endif
+#if __has_feature(thread_sanitizer)
+#define CD_TSAN 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#define CD_ASAN 1
+#endif
+#if defined(__SANITIZE_THREAD__)
+#define CD_TSAN 1
+#endif
+
+#if defined(CD_ASAN)
+#include <sanitizer/common_interface_defs.h>
+/* Before a switch to another stack, and after arriving on this one. `fake` keeps ASan's own stack meanwhile. */
+static void before_switch(void **fake, const void *stack, size_t bytes)
+{
+    __sanitizer_start_switch_fiber(fake, stack, bytes);
+}
+static void after_switch(void *fake, const void **stack, size_t *bytes)
+{
+    __sanitizer_finish_switch_fiber(fake, stack, bytes);
+}
+#else
+static void before_switch(void **fake, const void *stack, size_t bytes)
+{
+    (void)fake, (void)stack, (void)bytes;
+}
+static void after_switch(void *fake, const void **stack, size_t *bytes)
+{
+    (void)fake, (void)stack, (void)bytes;
+}
+#endif
+
+#if defined(CD_TSAN)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+#define RED_ZONE_BYTE 0xa5
+
+const char *cd_fiber_mechanism(void)
+{
+    return cd_switch_name;
+}
+
+static void body(cd_fiber *fiber)
+{
+    after_switch(NULL, &fiber->caller_stack, &fiber->caller_stack_bytes);
+    fiber->program(fiber->argument);
+    fiber->ended = true;
+    before_switch(NULL, fiber->caller_stack, fiber->caller_stack_bytes);
+    cd_switch_leave(fiber);
+    CD_ASSERT(!"an ended fiber was entered");
+}
+
+void cd_fiber_init(cd_fiber *fiber, unsigned char *stack, size_t stack_bytes, cd_fiber_fn program, void *argument)
+{
+    CD_ASSERT(stack_bytes >= 4 * CD_FIBER_RED_ZONE && (uintptr_t)stack % 64 == 0 && stack_bytes % 64 == 0);
+    *fiber = (cd_fiber){.stack = stack, .stack_bytes = stack_bytes, .program = program, .argument = argument};
+    memset(stack, RED_ZONE_BYTE, CD_FIBER_RED_ZONE);
+#if defined(CD_TSAN)
+    fiber->sanitizer = __tsan_create_fiber(0);
+#endif
+    cd_switch_init(fiber, body);
+}
+
+void cd_fiber_fini(cd_fiber *fiber)
+{
+#if defined(CD_TSAN)
+    if (fiber->sanitizer != NULL) __tsan_destroy_fiber(fiber->sanitizer);
+#endif
+    fiber->sanitizer = NULL;
+    fiber->context = NULL;
+}
+
+void cd_fiber_enter(cd_fiber *fiber)
+{
+    void *fake = NULL;
+#if defined(CD_TSAN)
+    void *here = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(fiber->sanitizer, 0);
+#endif
+    before_switch(&fake, fiber->stack, fiber->stack_bytes);
+    cd_switch_enter(fiber);
+    after_switch(fake, NULL, NULL);
+#if defined(CD_TSAN)
+    /* The switch back is announced here, on arrival: the fiber does not know who entered it. */
+    __tsan_switch_to_fiber(here, 0);
+#endif
+}
+
+void cd_fiber_leave(cd_fiber *fiber)
+{
+    void *fake = NULL;
+    before_switch(&fake, fiber->caller_stack, fiber->caller_stack_bytes);
+    cd_switch_leave(fiber);
+    after_switch(fake, &fiber->caller_stack, &fiber->caller_stack_bytes);
+}
+
+/* While it runs only the line next to the stack is looked at, which costs one cache line per switch; at the end all. */
+bool cd_fiber_is_intact(const cd_fiber *fiber)
+{
+    unsigned char *top = cd_switch_top(fiber);
+    if (!fiber->ended && top != NULL && top < fiber->stack + CD_FIBER_RED_ZONE) return false;
+    size_t first = fiber->ended ? 0 : CD_FIBER_RED_ZONE - 64;
+    for (size_t i = first; i < CD_FIBER_RED_ZONE; i++)
+        if (fiber->stack[i] != RED_ZONE_BYTE) return false;
+    return true;
+}
+
+unsigned char *cd_fiber_get_top(const cd_fiber *fiber)
+{
+    unsigned char *top = cd_switch_top(fiber);
+    return top != NULL ? top : fiber->stack;
+}
+
+void *cd_fiber_map(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+void cd_fiber_unmap(void *memory, size_t bytes)
+{
+    if (memory != NULL) munmap(memory, bytes);
+}
+
+bool cd_fiber_guard(void *memory, size_t bytes)
+{
+    return mprotect(memory, bytes, PROT_NONE) == 0;
+}
+
+size_t cd_fiber_page_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}

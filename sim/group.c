@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups: meeting by name, the window of running collectives, failing, closing.
+**
+** Invariants:
+**   P1  members of a group agree on its ordered list of ranks: a rank that joins with another list is refused;
+**   P2  window[i] is collective base + i; it leaves the window only from the front, and only when it is reclaimed;
+**   P3  a coll is reclaimed when every member posted and released its part and no message refers to it.
+*/
+#include "core/base/alloc.h"
+#include "core/base/assert.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "sim/cluster.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- making ---- */
+
+static bool same_ranks(const cd_comm *comm, const cddp_group_spec *spec)
+{
+    return comm->size == spec->group_size && memcmp(comm->ranks, spec->members, spec->group_size * sizeof *spec->members) == 0;
+}
+
+/* As core/comm does it: equal on all members without asking. */
+static uint32_t id_of(const cddp_group_spec *spec)
+{
+    uint64_t h = cd_hash_text(spec->name);
+    for (uint32_t i = 0; i < spec->group_size; i++) h = cd_hash_mix(h, spec->members[i]);
+    return (uint32_t)(h & 0x7fffffffu);
+}
+
+static void free_comm(cd_comm *comm)
+{
+    cd_memory *m = &comm->sim->memory;
+    cd_memory_release(m, comm->ranks, comm->size * sizeof *comm->ranks);
+    cd_memory_release(m, comm->members, comm->size * sizeof *comm->members);
+    cd_memory_release(m, comm->window, comm->window_capacity * sizeof *comm->window);
+    cd_memory_release(m, comm->name, comm->name_bytes);
+    cd_memory_release(m, comm, sizeof *comm);
+}
+
+static cd_comm *make_comm(cd_sim *sim, const cddp_group_spec *spec)
+{
+    cd_memory *m = &sim->memory;
+    cd_comm *comm = cd_memory_allocate(m, sizeof *comm);
+    if (comm == NULL) return NULL;
+    uint32_t n = spec->group_size;
+    *comm = (cd_comm){.sim = sim, .id = id_of(spec), .size = n, .name_bytes = strlen(spec->name) + 1, .window_capacity = 8};
+    comm->name = cd_memory_allocate(m, comm->name_bytes);
+    comm->ranks = cd_memory_allocate(m, n * sizeof *comm->ranks);
+    comm->members = cd_memory_allocate(m, n * sizeof *comm->members);
+    comm->window = cd_memory_allocate(m, comm->window_capacity * sizeof *comm->window);
+    if (comm->name == NULL || comm->ranks == NULL || comm->members == NULL || comm->window == NULL) {
+        free_comm(comm);
+        return NULL;
+    }
+    memcpy(comm->name, spec->name, comm->name_bytes);
+    memcpy(comm->ranks, spec->members, n * sizeof *comm->ranks);
+    memset(comm->members, 0, n * sizeof *comm->members);
+    comm->next = sim->cluster->comms;
+    sim->cluster->comms = comm;
+    return comm;
+}
+
+static cd_comm *find_comm(cd_sim *sim, const cddp_group_spec *spec)
+{
+    for (cd_comm *c = sim->cluster->comms; c != NULL; c = c->next)
+        if (c->joined < c->size && strcmp(c->name, spec->name) == 0) return c;
+    return NULL;
+}
+
+static uint32_t smaller_limit(uint32_t a, uint32_t b)
+{
+    if (a == 0 || b == 0) return a + b;
+    return a < b ? a : b;
+}
+
+/* ---- opening ---- */
+
+static cddp_status check_join(const cd_comm *comm, const cddp_group_spec *spec, uint32_t rank, cddp_error *err)
+{
+    if (!same_ranks(comm, spec)) /* P1 */
+        return cd_fail(err, CDDP_E_MISMATCH, "group '%s': rank %u joins with %u members, others with %u, or in another order: the name is taken by another set of ranks",
+                       spec->name, rank, spec->group_size, comm->size);
+    if (comm->members[spec->group_rank].is_joined)
+        return cd_fail(err, CDDP_E_MISMATCH, "group '%s': rank %u joins twice, before the others joined once", spec->name, rank);
+    return CDDP_OK;
+}
+
+static cddp_status wait_for_members(cd_member *member, uint64_t timeout_ns, cddp_error *err)
+{
+    cd_comm *comm = member->comm;
+    cd_sim *sim = comm->sim;
+    uint64_t deadline = timeout_ns != 0 ? sim->now_ns + timeout_ns : UINT64_MAX;
+    while (comm->joined < comm->size && comm->failure == CDDP_OK) {
+        member->rank->waiting_group = comm;
+        cd_wake wake = cd_sim_wait(sim, "waits for the members of a group", NULL, deadline);
+        member->rank->waiting_group = NULL;
+        if (wake == CD_WAKE_DONE) continue;
+        if (wake == CD_WAKE_ABORT) return cd_fail(err, CDDP_E_ABORTED, "group '%s': the world ended while rank %u waited for its members", comm->name, member->rank->port.rank);
+        return cd_fail(err, CDDP_E_TIMEOUT, "group '%s': %u of %u members joined within %llu ns", comm->name, comm->joined, comm->size, (unsigned long long)timeout_ns);
+    }
+    if (comm->failure != CDDP_OK) return cd_fail(err, comm->failure, "group '%s': %s", comm->name, comm->why);
+    return CDDP_OK;
+}
+
+cddp_status cd_member_open(cddp_rank *port, const cddp_group_spec *spec, cd_member **member, cddp_error *err)
+{
+    cd_sim *sim = port->world;
+    cd_sim_rank *rank = cd_sim_rank_of(port);
+    const cd_sim_config *config = &sim->host->config;
+    if (cd_sim_is_over_for(sim, rank)) return cd_fail(err, CDDP_E_ABORTED, "the world has ended; group '%s' is not opened", spec->name);
+    for (uint32_t i = 0; i < spec->group_size; i++)
+        if (spec->members[i] >= sim->world_size)
+            return cd_fail(err, CDDP_E_ARG, "group '%s' names rank %u of a world of %u", spec->name, spec->members[i], sim->world_size);
+    cd_comm *comm = find_comm(sim, spec);
+    if (comm != NULL) CD_TRY(check_join(comm, spec, port->rank, err));
+    else comm = make_comm(sim, spec);
+    if (comm == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, spec->group_size);
+    cd_member *m = &comm->members[spec->group_rank];
+    uint64_t timeout = spec->timeout_ns != 0 ? spec->timeout_ns : config->timeout_ns;
+    *m = (cd_member){.comm = comm, .rank = rank, .index = spec->group_rank, .timeout_ns = timeout, .is_joined = true,
+                     .slots_max = smaller_limit(spec->in_flight_max, config->slots_per_rank)};
+    comm->joined++;
+    cd_sim_note(rank, "joined group", comm->name, 0);
+    if (comm->joined == comm->size)
+        for (uint32_t i = 0; i < comm->size; i++)
+            if (comm->members[i].rank->waiting_group == comm) cd_sim_wake(sim, comm->members[i].rank, CD_WAKE_DONE);
+    cddp_status status = wait_for_members(m, timeout, err);
+    if (status != CDDP_OK) {
+        cd_member_close(m);
+        return status;
+    }
+    *member = m;
+    return CDDP_OK;
+}
+
+/* ---- colls ---- */
+
+cd_coll *cd_comm_make_coll(cd_comm *comm, uint32_t size)
+{
+    cd_sim *sim = comm->sim;
+    bool ordered = sim->host->config.algorithm == CD_ALGORITHM_any_order && size == comm->size;
+    size_t bytes = sizeof(cd_coll) + size * sizeof(cd_part), order_bytes = ordered ? size * sizeof(uint32_t) : 0;
+    cd_coll **pool = size == comm->size ? &comm->free_colls : &comm->free_pairs;
+    cd_coll *coll = *pool;
+    if (coll != NULL) *pool = coll->next;
+    else coll = cd_memory_allocate(&sim->memory, bytes + order_bytes);
+    if (coll == NULL) return NULL;
+    *coll = (cd_coll){.comm = comm, .size = size};
+    if (ordered) coll->order = (uint32_t *)(void *)((char *)coll + bytes);
+    for (uint32_t i = 0; i < size; i++) {
+        cd_part *p = &coll->parts[i];
+        p->coll = coll;
+        p->index = i;
+        p->state = CD_PART_EMPTY;
+        p->member = NULL;
+        p->waiter = NULL;
+        p->inbox = p->inbox_last = NULL;
+        p->is_blocked = p->has_content = p->is_staged = p->is_released = p->dies_inside = false;
+    }
+    return coll;
+}
+
+static bool grow_window(cd_comm *comm)
+{
+    cd_memory *m = &comm->sim->memory;
+    size_t capacity = comm->window_capacity * 2;
+    cd_coll **window = cd_memory_allocate(m, capacity * sizeof *window);
+    if (window == NULL) return false;
+    for (size_t i = 0; i < comm->window_count; i++) window[i] = comm->window[(comm->window_first + i) % comm->window_capacity];
+    cd_memory_release(m, comm->window, comm->window_capacity * sizeof *window);
+    comm->window = window;
+    comm->window_capacity = capacity;
+    comm->window_first = 0;
+    return true;
+}
+
+cd_coll *cd_comm_get_coll(cd_comm *comm, uint64_t ordinal)
+{
+    CD_ASSERT(ordinal >= comm->base); /* P2 */
+    size_t index = (size_t)(ordinal - comm->base);
+    while (index >= comm->window_count) {
+        if (comm->window_count == comm->window_capacity && !grow_window(comm)) return NULL;
+        comm->window[(comm->window_first + comm->window_count++) % comm->window_capacity] = NULL;
+    }
+    cd_coll **slot = &comm->window[(comm->window_first + index) % comm->window_capacity];
+    if (*slot == NULL) {
+        *slot = cd_comm_make_coll(comm, comm->size);
+        if (*slot != NULL) (*slot)->ordinal = ordinal;
+    }
+    return *slot;
+}
+
+/* The oldest pair of this direction and tag whose side of ours is still open, or a new one. */
+cd_coll *cd_comm_get_pair(cd_comm *comm, const cddp_collective *what, uint32_t me, uint32_t *part)
+{
+    bool sends = what->op == CDDP_OP_SEND;
+    uint32_t from = sends ? me : what->root, to = sends ? what->root : me;
+    cd_coll **link = &comm->pairs;
+    *part = sends ? 0 : 1;
+    for (; *link != NULL; link = &(*link)->next) {
+        cd_coll *c = *link;
+        const cd_part *other = &c->parts[1 - *part];
+        if (c->pair[0] == from && c->pair[1] == to && c->parts[*part].state == CD_PART_EMPTY && other->what.tag == what->tag) return c;
+    }
+    cd_coll *coll = cd_comm_make_coll(comm, 2);
+    if (coll == NULL) return NULL;
+    coll->is_pair = true;
+    coll->pair[0] = from;
+    coll->pair[1] = to;
+    coll->ordinal = comm->pair_count++;
+    *link = coll;
+    return coll;
+}
+
+void cd_comm_trim(cd_comm *comm)
+{
+    while (comm->window_count > 0) {
+        cd_coll *coll = comm->window[comm->window_first];
+        bool is_done = coll != NULL && coll->released == coll->size && coll->messages == 0;
+        if (!is_done) return; /* P3 */
+        coll->next = comm->free_colls;
+        comm->free_colls = coll;
+        comm->window_first = (comm->window_first + 1) % comm->window_capacity;
+        comm->window_count--;
+        comm->base++;
+    }
+}
+
+/* ---- failing and closing ---- */
+
+static void fail_coll(cd_coll *coll, cddp_status status)
+{
+    for (uint32_t i = 0; i < coll->size; i++) {
+        cd_part *p = &coll->parts[i];
+        if (p->state == CD_PART_QUEUED || p->state == CD_PART_STARTED) cd_part_end(p, status, coll->comm->why);
+    }
+}
+
+void cd_comm_fail(cd_comm *comm, cddp_status status, const char *why)
+{
+    if (comm->failure != CDDP_OK) return;
+    comm->failure = status;
+    snprintf(comm->why, sizeof comm->why, "%s", why);
+    for (size_t i = 0; i < comm->window_count; i++) {
+        cd_coll *coll = comm->window[(comm->window_first + i) % comm->window_capacity];
+        if (coll != NULL) fail_coll(coll, status);
+    }
+    for (cd_coll *c = comm->pairs; c != NULL; c = c->next) fail_coll(c, status);
+    for (uint32_t i = 0; i < comm->size; i++)
+        if (comm->members[i].is_joined && comm->members[i].rank->waiting_group == comm) cd_sim_wake(comm->sim, comm->members[i].rank, CD_WAKE_DONE);
+}
+
+cddp_status cd_member_abort(cd_member *member, const char *reason, cddp_error *err)
+{
+    cd_comm *comm = member->comm;
+    char why[CD_WHY_BYTES];
+    if (cd_sim_is_over_for(comm->sim, member->rank)) return cd_fail(err, CDDP_E_ABORTED, "the world has ended");
+    snprintf(why, sizeof why, "rank %u aborted the group: %s", member->rank->port.rank, reason != NULL ? reason : "no reason given");
+    cd_comm_fail(comm, CDDP_E_ABORTED, why);
+    return CDDP_OK;
+}
+
+/* Colls of a group that nobody can reach any more; messages still under way keep theirs. */
+static bool is_quiet(const cd_comm *comm)
+{
+    for (size_t i = 0; i < comm->window_count; i++) {
+        const cd_coll *coll = comm->window[(comm->window_first + i) % comm->window_capacity];
+        if (coll != NULL && coll->messages > 0) return false;
+    }
+    for (const cd_coll *c = comm->pairs; c != NULL; c = c->next)
+        if (c->messages > 0) return false;
+    return true;
+}
+
+static void abandon(cd_coll *coll, uint32_t member)
+{
+    for (uint32_t i = 0; i < coll->size; i++) {
+        cd_part *p = &coll->parts[i];
+        bool is_mine = p->member != NULL && p->member->index == member;
+        if (is_mine && !p->is_released && p->state != CD_PART_EMPTY) cd_part_release(p);
+    }
+}
+
+void cd_member_close(cd_member *member)
+{
+    if (member == NULL || member->is_closed) return;
+    cd_comm *comm = member->comm;
+    for (size_t i = 0; i < comm->window_count; i++) {
+        cd_coll *coll = comm->window[(comm->window_first + i) % comm->window_capacity];
+        if (coll != NULL) abandon(coll, member->index);
+    }
+    for (cd_coll *c = comm->pairs, *next; c != NULL; c = next) {
+        next = c->next;
+        abandon(c, member->index);
+    }
+    member->is_closed = true;
+    comm->closed++;
+    if (comm->closed < comm->size || !is_quiet(comm)) return; /* what is left goes with the world */
+    cd_comm **link = &comm->sim->cluster->comms;
+    while (*link != comm) link = &(*link)->next;
+    *link = comm->next;
+    cd_memory *m = &comm->sim->memory;
+    bool ordered = comm->sim->host->config.algorithm == CD_ALGORITHM_any_order;
+    size_t bytes = sizeof(cd_coll) + comm->size * (sizeof(cd_part) + (ordered ? sizeof(uint32_t) : 0));
+    for (size_t i = 0; i < comm->window_count; i++)
+        cd_memory_release(m, comm->window[(comm->window_first + i) % comm->window_capacity], bytes);
+    for (cd_coll *c = comm->free_colls, *next; c != NULL; c = next) next = c->next, cd_memory_release(m, c, bytes);
+    free_comm(comm);
+}
+
+/* ---- the cluster ---- */
+
+cddp_status cd_cluster_init(cd_sim *sim, cddp_error *err)
+{
+    size_t ports = cd_network_port_count(&sim->host->network), bytes = ports * sizeof(uint64_t);
+    struct cd_cluster *c = cd_memory_allocate(&sim->memory, sizeof *c);
+    if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the cluster");
+    *c = (struct cd_cluster){.send_port_free_ns = cd_memory_allocate(&sim->memory, bytes), .receive_port_free_ns = cd_memory_allocate(&sim->memory, bytes)};
+    if (c->send_port_free_ns == NULL || c->receive_port_free_ns == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu ports", ports);
+    memset(c->send_port_free_ns, 0, bytes);
+    memset(c->receive_port_free_ns, 0, bytes);
+    sim->cluster = c;
+    return CDDP_OK;
+}
+
+static void release_staging(cd_staging *list)
+{
+    for (cd_staging *s = list; s != NULL; s = s->next) s->device->release(s->device, s->dtype, s->numel, s->storage);
+}
+
+void cd_cluster_fini(cd_sim *sim)
+{
+    if (sim->cluster == NULL) return;
+    release_staging(sim->cluster->free_staging);
+    release_staging(sim->cluster->used_staging);
+    sim->cluster = NULL;
+}
+
+static void lose_parts(cd_coll *coll, const cd_sim_rank *rank)
+{
+    for (uint32_t i = 0; i < coll->size; i++) {
+        cd_part *p = &coll->parts[i];
+        if (p->member != NULL && p->member->rank == rank && (p->state == CD_PART_QUEUED || p->state == CD_PART_STARTED)) cd_part_lose(p);
+    }
+}
+
+typedef struct death_notice {
+    cd_sim_event event; /* first */
+    uint32_t rank;
+} death_notice;
+
+/* The others' sockets close: as Gloo and MPI notice a dead peer, and NCCL by itself does not. */
+static void notice(cd_sim *sim, cd_sim_event *event)
+{
+    uint32_t rank = ((const death_notice *)(void *)event)->rank;
+    char why[CD_WHY_BYTES];
+    snprintf(why, sizeof why, "rank %u closed its connections", rank);
+    for (cd_comm *c = sim->cluster->comms; c != NULL; c = c->next)
+        for (uint32_t i = 0; i < c->size; i++)
+            if (c->ranks[i] == rank && !c->members[i].is_closed) cd_comm_fail(c, CDDP_E_BACKEND, why);
+}
+
+void cd_cluster_rank_died(cd_sim *sim, cd_sim_rank *rank)
+{
+    for (cd_comm *c = sim->cluster->comms; c != NULL; c = c->next) {
+        for (size_t i = 0; i < c->window_count; i++) {
+            cd_coll *coll = c->window[(c->window_first + i) % c->window_capacity];
+            if (coll != NULL) lose_parts(coll, rank);
+        }
+        for (cd_coll *p = c->pairs; p != NULL; p = p->next) lose_parts(p, rank);
+    }
+    uint64_t delay = sim->host->config.death_notice_ns;
+    death_notice *n = delay != 0 ? cd_memory_allocate(&sim->memory, sizeof *n) : NULL;
+    if (n == NULL) return;
+    *n = (death_notice){{notice}, rank->port.rank};
+    cd_sim_schedule_event(sim, &n->event, sim->now_ns + delay);
+}

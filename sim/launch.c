@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making a world, running it once or several times, telling how each rank ended; and the world port.
+**
+**   block:  cd_sim | memory of everybody | guard, stack of rank 0 | guard, stack of rank 1 | …
+**
+** begin makes everything anew inside the block, so that a second launch is the same as a first.
+*/
+#include "core/base/alloc.h"
+#include "core/base/assert.h"
+#include "core/base/error.h"
+#include "sim/state.h"
+
+#include <string.h>
+
+#define DEFAULT_STACK_BYTES ((size_t)256 * 1024)
+#define DEFAULT_DEVIATIONS 65536u
+#define WORLD_SIZE_MAX 65536u
+#define FIRST_EVENTS 64u
+
+static size_t round_up(size_t bytes, size_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
+
+/* ---- configuration ---- */
+
+static void fill_defaults(cd_sim_config *c)
+{
+    if (c->stack_bytes == 0) c->stack_bytes = DEFAULT_STACK_BYTES;
+    if (c->heap_bytes == 0) c->heap_bytes = ((size_t)64 << 20) + ((size_t)1 << 20) * c->world_size;
+    if (c->time_limit_ns == 0) c->time_limit_ns = UINT64_C(3600000000000);
+    if (c->deviations_max == 0) c->deviations_max = DEFAULT_DEVIATIONS;
+}
+
+static cddp_status check_config(const cd_sim_config *c, cddp_error *err)
+{
+    if (c == NULL) return cd_fail(err, CDDP_E_ARG, "a world needs a configuration");
+    if (c->world_size == 0 || c->world_size > WORLD_SIZE_MAX)
+        return cd_fail(err, CDDP_E_CONFIG, "a simulated world has 1 to %u ranks, not %u", WORLD_SIZE_MAX, c->world_size);
+    if ((unsigned)c->algorithm >= CD_ALGORITHM_COUNT) return cd_fail(err, CDDP_E_CONFIG, "there is no all-reduce algorithm %d", (int)c->algorithm);
+    if ((unsigned)c->transport > CD_SIM_MESSAGES) return cd_fail(err, CDDP_E_CONFIG, "there is no transport %d", (int)c->transport);
+    if (c->stack_bytes != 0 && c->stack_bytes < 16384)
+        return cd_fail(err, CDDP_E_CONFIG, "a rank's stack of %zu bytes is too small; at least 16384", c->stack_bytes);
+    if (c->fault_count > 0 && c->faults == NULL) return cd_fail(err, CDDP_E_ARG, "%zu faults, but no array of them", c->fault_count);
+    if (c->algorithm == CD_ALGORITHM_any_order && c->transport == CD_SIM_MODEL)
+        return cd_fail(err, CDDP_E_CONFIG, "algorithm any_order has no static graph to time: use transport direct or messages");
+    for (size_t i = 0; i < c->fault_count; i++) {
+        CD_TRY(cd_fault_check(&c->faults[i], c->world_size, err));
+        if (cd_fault_get_scope(c->faults[i].kind) == CD_FAULT_ON_LINK && c->transport != CD_SIM_MESSAGES)
+            return cd_fail(err, CDDP_E_CONFIG, "fault %s needs transport messages: there are no links otherwise", cd_fault_name(c->faults[i].kind));
+    }
+    return CDDP_OK;
+}
+
+/* ---- the host part ---- */
+
+static void destroy_host(cd_sim_host *host)
+{
+    const cddp_allocator *a = host->allocator;
+    cd_fiber_unmap(host->block, host->block_bytes);
+    cd_release(a, host->options, host->options_max * sizeof *host->options);
+    cd_release(a, host->slow, host->config.world_size * sizeof *host->slow);
+    cd_release(a, host->faults, host->config.fault_count * sizeof *host->faults);
+    cd_release(a, host, sizeof *host);
+}
+
+static cddp_status copy_config(cd_sim_host *host, cddp_error *err)
+{
+    cd_sim_config *c = &host->config;
+    uint32_t n = c->world_size;
+    host->options_max = CDDP_CHOICE_OPTIONS_MAX;
+    host->options = cd_allocate_array(host->allocator, host->options_max, sizeof *host->options);
+    if (c->network.slow_permille != NULL) host->slow = cd_allocate_array(host->allocator, n, sizeof *host->slow);
+    if (c->fault_count > 0) host->faults = cd_allocate_array(host->allocator, c->fault_count, sizeof *host->faults);
+    if (host->options == NULL || (c->network.slow_permille != NULL && host->slow == NULL) || (c->fault_count > 0 && host->faults == NULL))
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a world of %u ranks", n);
+    if (host->slow != NULL) memcpy(host->slow, c->network.slow_permille, n * sizeof *host->slow);
+    if (host->faults != NULL) memcpy(host->faults, c->faults, c->fault_count * sizeof *host->faults);
+    c->network.slow_permille = host->slow;
+    c->faults = host->faults;
+    CD_TRY(cd_network_init(&host->network, &c->network, n, c->seed, err));
+    return CDDP_OK;
+}
+
+static cddp_status map_block(cd_sim_host *host, cddp_error *err)
+{
+    const cd_sim_config *c = &host->config;
+    size_t page = cd_fiber_page_bytes();
+    size_t deviations = (size_t)c->deviations_max * sizeof(cd_deviation);
+    host->region_offset = round_up(sizeof(cd_sim), page);
+    host->region_bytes = round_up(c->heap_bytes + deviations + (size_t)c->world_size * sizeof(cd_sim_rank), page);
+    host->stacks_offset = host->region_offset + host->region_bytes;
+    host->stack_bytes = round_up(c->stack_bytes, page);
+    host->stack_stride = host->stack_bytes + page;
+    host->block_bytes = host->stacks_offset + host->stack_stride * c->world_size;
+    host->block = cd_fiber_map(host->block_bytes);
+    if (host->block == NULL) return cd_fail(err, CDDP_E_NOMEM, "no address space for a world of %u ranks and %zu bytes", c->world_size, host->block_bytes);
+    for (uint32_t i = 0; i < c->world_size; i++)
+        if (!cd_fiber_guard(host->block + host->stacks_offset + i * host->stack_stride, page))
+            return cd_fail(err, CDDP_E_LIMIT, "the system refuses a guard page for the stack of rank %u", i);
+    return CDDP_OK;
+}
+
+cddp_status cd_sim_create(const cd_sim_config *config, cd_sim **sim, cddp_error *err)
+{
+    CD_TRY(check_config(config, err));
+    cddp_status status = CDDP_OK;
+    cd_sim_host *host = cd_allocate_zero(config->allocator, sizeof *host);
+    if (host == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a world");
+    host->config = *config;
+    host->allocator = config->allocator;
+    fill_defaults(&host->config);
+    CD_TRY_OUT(copy_config(host, err));
+    CD_TRY_OUT(map_block(host, err));
+    *sim = (cd_sim *)(void *)host->block;
+    (*sim)->host = host;
+    (*sim)->world_size = host->config.world_size;
+out:
+    if (status != CDDP_OK) destroy_host(host);
+    return status;
+}
+
+static void fini_run(cd_sim *sim)
+{
+    if (sim->ranks == NULL) return;
+    cd_cluster_fini(sim);
+    for (uint32_t i = 0; i < sim->world_size; i++) cd_fiber_fini(&sim->ranks[i].fiber);
+    cd_memory_fini(&sim->memory);
+    sim->ranks = NULL;
+}
+
+void cd_sim_destroy(cd_sim *sim)
+{
+    if (sim == NULL) return;
+    fini_run(sim);
+    destroy_host(sim->host);
+}
+
+/* ---- a run ---- */
+
+static cddp_status make_parts(cd_sim *sim, cddp_error *err)
+{
+    cd_sim_host *host = sim->host;
+    uint32_t n = sim->world_size;
+    cd_memory_init(&sim->memory, host->block + host->region_offset, host->region_bytes);
+    sim->ranks = cd_memory_allocate(&sim->memory, n * sizeof *sim->ranks);
+    sim->ready = cd_memory_allocate(&sim->memory, n * sizeof *sim->ready);
+    cd_heap_entry *events = cd_memory_allocate(&sim->memory, FIRST_EVENTS * sizeof *events);
+    cd_deviation *deviations = cd_memory_allocate(&sim->memory, host->config.deviations_max * sizeof *deviations);
+    if (sim->ranks == NULL || sim->ready == NULL || events == NULL || deviations == NULL) {
+        sim->ranks = NULL;
+        return cd_fail(err, CDDP_E_NOMEM, "%zu bytes are too few for a world of %u ranks", host->region_bytes, n);
+    }
+    memset(sim->ranks, 0, n * sizeof *sim->ranks);
+    cd_heap_init(&sim->events, events, FIRST_EVENTS);
+    sim->schedule = (cd_schedule){.items = deviations, .capacity = host->config.deviations_max};
+    return CDDP_OK;
+}
+
+static void make_rank(cd_sim *sim, uint32_t i);
+
+cddp_status cd_sim_begin(cd_sim *sim, cddp_rank_fn program, void *argument, cddp_error *err)
+{
+    CD_ASSERT(sim->current == NULL);
+    cd_sim_host *host = sim->host;
+    fini_run(sim);
+    memset(sim, 0, sizeof *sim);
+    sim->host = host;
+    sim->world_size = host->config.world_size;
+    sim->program = program;
+    sim->argument = argument;
+    sim->tracer = (struct cddp_tracer){.sink = host->config.sink, .level = host->config.trace_level};
+    CD_TRY(make_parts(sim, err));
+    CD_TRY(cd_cluster_init(sim, err));
+    for (uint32_t i = 0; i < sim->world_size; i++) make_rank(sim, i);
+    CD_TRY(cd_sim_begin_faults(sim, err));
+    return CDDP_OK;
+}
+
+static void fill_result(const cd_sim *sim, const cd_sim_rank *rank, cddp_rank_result *result)
+{
+    *result = (cddp_rank_result){.size = sizeof *result, .end = CDDP_RANK_RETURNED, .status = rank->status, .error = rank->error};
+    if (rank->overflowed) {
+        result->end = CDDP_RANK_CRASHED;
+        result->detail = 11; /* as a process would die of it: SIGSEGV */
+    } else if (rank->killed) {
+        result->end = CDDP_RANK_KILLED;
+        result->detail = 9; /* SIGKILL */
+        result->status = cd_fail(&result->error, CDDP_E_ABORTED, "rank %u was killed by a planted fault", rank->port.rank);
+    } else if (rank->hung) {
+        result->end = CDDP_RANK_HUNG;
+        result->status = sim->out_of_memory ? CDDP_E_NOMEM : CDDP_E_TIMEOUT;
+    }
+}
+
+cddp_status cd_sim_end(cd_sim *sim, cddp_rank_result *results, cddp_error *err)
+{
+    CD_ASSERT(sim->over);
+    cd_sim_unwind(sim);
+    for (uint32_t i = 0; i < sim->world_size; i++) fill_result(sim, &sim->ranks[i], &results[i]);
+    sim->stats.heap_used_peak = sim->memory.peak_bytes;
+    if (sim->out_of_memory)
+        return cd_fail(err, CDDP_E_NOMEM, "the world's %zu bytes are used up after %llu ns; raise heap_bytes", sim->host->region_bytes,
+                       (unsigned long long)sim->now_ns);
+    return CDDP_OK;
+}
+
+static cddp_status launch(void *world, cddp_rank_fn program, void *argument, cddp_rank_result *results, cddp_error *err)
+{
+    cd_sim *sim = world;
+    const cd_chooser *chooser = sim->host->config.chooser;
+    CD_TRY(cd_sim_begin(sim, program, argument, err));
+    sim->is_launched = true;
+    for (const cddp_choice *choice; (choice = cd_sim_advance(sim)) != NULL;) {
+        cd_place place = {sim->schedule.choice_count, sim->now_ns};
+        cd_sim_decide(sim, chooser->choose(chooser->self, choice, place));
+    }
+    CD_TRY(cd_sim_end(sim, results, err));
+    if (chooser != NULL && chooser->finish != NULL) CD_TRY(chooser->finish(chooser->self, sim->schedule.choice_count, err));
+    return CDDP_OK;
+}
+
+/* ---- the world port ---- */
+
+static uint64_t now_ns(cddp_rank *rank)
+{
+    return ((const cd_sim *)rank->world)->now_ns;
+}
+
+static cddp_status over(cddp_rank *rank, cddp_error *err)
+{
+    return cd_fail(err, CDDP_E_ABORTED, "the world has ended; rank %u is only cleaning up", rank->rank);
+}
+
+/* Lets time pass for the rank; when a fault makes it hang meanwhile, it comes back later. */
+static cddp_status pass(cddp_rank *port, uint64_t duration_ns, const char *what, cddp_error *err)
+{
+    cd_sim *sim = port->world;
+    uint64_t end = duration_ns > UINT64_MAX / 2 - sim->now_ns ? UINT64_MAX / 2 : sim->now_ns + duration_ns;
+    while (sim->now_ns < end)
+        if (cd_sim_wait(sim, what, NULL, end) == CD_WAKE_ABORT) return over(port, err);
+    return CDDP_OK;
+}
+
+static cddp_status sleep_ns(cddp_rank *rank, uint64_t duration_ns, cddp_error *err)
+{
+    if (cd_sim_is_over_for(rank->world, cd_sim_rank_of(rank))) return over(rank, err);
+    if (duration_ns == 0) return CDDP_OK;
+    CD_TRY(pass(rank, duration_ns, "sleeps", err));
+    return CDDP_OK;
+}
+
+static cddp_status compute(cddp_rank *port, uint64_t duration_ns, const char *label, cddp_error *err)
+{
+    cd_sim *sim = port->world;
+    cd_sim_rank *rank = cd_sim_rank_of(port);
+    if (cd_sim_is_over_for(sim, rank)) return over(port, err);
+    if (duration_ns == 0) return CDDP_OK;
+    const uint32_t *slow = sim->host->slow;
+    if (rank->slow_until_ns <= sim->now_ns) rank->slow_permille = 1000;
+    uint64_t permille = (uint64_t)rank->slow_permille * (slow != NULL ? slow[port->rank] : 1000) / 1000;
+    if (duration_ns > UINT64_MAX / 4 / (permille + 1)) return cd_fail(err, CDDP_E_ARG, "rank %u cannot compute for %llu ns", port->rank, (unsigned long long)duration_ns);
+    duration_ns = duration_ns * permille / 1000;
+    CD_SIM_EMIT(sim, compute, label, .duration = (int64_t)duration_ns, .who = port->rank);
+    rank->times.compute_ns += duration_ns;
+    CD_TRY(pass(port, duration_ns, "computes", err));
+    return CDDP_OK;
+}
+
+static uint32_t choose(cddp_rank *rank, const cddp_choice *choice)
+{
+    cddp_choice own = *choice;
+    own.rank = rank->rank;
+    if (own.option_count == 0 || own.option_count > CDDP_CHOICE_OPTIONS_MAX) return 0;
+    if (cd_sim_is_over_for(rank->world, cd_sim_rank_of(rank))) return 0;
+    return cd_sim_choose(rank->world, &own);
+}
+
+static void yield(cddp_rank *port)
+{
+    cd_sim *sim = port->world;
+    cd_sim_rank *rank = cd_sim_rank_of(port);
+    if (cd_sim_is_over_for(sim, rank)) return;
+    cd_sim_yield(sim);
+}
+
+const cddp_world_ops *cd_sim_ops(void)
+{
+    static const cddp_world_ops ops = {sizeof ops, CDDP_WORLD_ABI, "sim", launch, now_ns, sleep_ns, compute, choose, yield};
+    return &ops;
+}
+
+static void make_rank(cd_sim *sim, uint32_t i)
+{
+    const cd_sim_host *host = sim->host;
+    cd_sim_rank *rank = &sim->ranks[i];
+    rank->allocator = cd_memory_table(&sim->memory);
+    rank->port = (cddp_rank){cd_sim_ops(), sim, i, sim->world_size, &rank->allocator};
+    rank->slow_permille = 1000;
+    rank->slow_until_ns = 0;
+    cd_sim_start_rank(sim, rank, host->block + host->stacks_offset + (i + 1) * host->stack_stride - host->stack_bytes, host->stack_bytes);
+}
+
+/* ---- looking at it ---- */
+
+uint32_t cd_sim_world_size(const cd_sim *sim)
+{
+    return sim->world_size;
+}
+
+void cd_sim_get_stats(const cd_sim *sim, cd_sim_stats *stats)
+{
+    *stats = sim->stats;
+    stats->time_ns = sim->now_ns;
+    stats->heap_used_peak = sim->memory.peak_bytes;
+}
+
+const cd_schedule *cd_sim_schedule(const cd_sim *sim)
+{
+    return &sim->schedule;
+}
+
+cd_sim_rank_times cd_sim_get_rank_times(const cd_sim *sim, uint32_t rank)
+{
+    CD_ASSERT(rank < sim->world_size && sim->ranks != NULL);
+    return sim->ranks[rank].times;
+}
+
+cd_algorithm cd_sim_get_algorithm(const cd_sim *sim)
+{
+    return sim->host->config.algorithm;
+}

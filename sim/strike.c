@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Faults as they strike: at a time, or around a rank's n-th operation. sim/fault.h says what they are. */
+#include "core/base/assert.h"
+#include "core/base/error.h"
+#include "sim/cluster.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct timed_fault {
+    cd_sim_event event; /* first */
+    const cd_fault *fault;
+} timed_fault;
+
+static uint64_t until(const cd_sim *sim, const cd_fault *fault)
+{
+    return fault->duration_ns != 0 ? sim->now_ns + fault->duration_ns : UINT64_MAX;
+}
+
+static void emit(cd_sim *sim, const cd_fault *fault, const char *text)
+{
+    CD_SIM_EMIT(sim, fault, text, .kind = fault->kind, .target = fault->rank,
+                .peer = cd_fault_get_scope(fault->kind) == CD_FAULT_ON_LINK && fault->peer != UINT32_MAX ? (int64_t)fault->peer : -1,
+                .duration = (int64_t)fault->duration_ns);
+}
+
+void cd_tensor_flip_bit(const cddp_tensor *tensor, uint64_t bit)
+{
+    unsigned char bytes[16];
+    size_t esize = cddp_dtype_bytes(tensor->dtype);
+    int64_t numel = cd_numel(tensor);
+    if ((tensor->device->flags & CDDP_DEVICE_VALUES) == 0 || numel == 0) return;
+    cddp_tensor one = cd_flat(tensor, (int64_t)(bit / (8 * esize) % (uint64_t)numel), 1);
+    if (one.device->read(&one, bytes, esize, NULL) != CDDP_OK) return;
+    bytes[bit / 8 % esize] ^= (unsigned char)(1u << (bit % 8));
+    if (one.device->write(&one, bytes, esize, NULL) != CDDP_OK) return;
+}
+
+/* The data of a contribution is changed where it lies, as memory errors do. */
+static void spoil(cd_sim *sim, const cd_fault *fault, const cddp_collective *what)
+{
+    char text[128];
+    const cddp_tensor *t = what->input.device != NULL ? &what->input : &what->output;
+    int64_t numel = cd_numel(t);
+    cd_fault_print(fault, text, sizeof text);
+    if (t->device == NULL || numel == 0 || (t->device->flags & CDDP_DEVICE_VALUES) == 0) {
+        emit(sim, fault, "no effect: the operation carries no values to spoil");
+        return;
+    }
+    if (fault->kind == CD_FAULT_bit_flip) {
+        cd_tensor_flip_bit(t, fault->amount);
+    } else {
+        cddp_tensor one = cd_flat(t, (int64_t)(fault->amount % (uint64_t)numel), 1);
+        if (one.device->fill(&one, (double)NAN, NULL, NULL) != CDDP_OK) memcpy(text, "no effect", sizeof "no effect");
+    }
+    emit(sim, fault, text);
+}
+
+static void hang(cd_sim *sim, cd_sim_rank *rank, uint64_t until_ns)
+{
+    rank->hang_until_ns = until_ns;
+    if (sim->current != rank) return; /* held when it is next scheduled */
+    cd_wake wake = cd_sim_wait(sim, "hangs (a planted fault)", NULL, until_ns);
+    (void)wake;
+}
+
+void cd_sim_strike(cd_sim *sim, const cd_fault *fault)
+{
+    cd_sim_rank *rank = &sim->ranks[fault->rank];
+    char text[128];
+    if (rank->state == CD_RANK_ENDED || rank->state == CD_RANK_DEAD) return;
+    cd_fault_print(fault, text, sizeof text);
+    emit(sim, fault, text);
+    switch (fault->kind) {
+    case CD_FAULT_kill:
+        cd_sim_note(rank, "was killed by a planted fault", NULL, 0);
+        cd_sim_kill(sim, rank);
+        break;
+    case CD_FAULT_hang:
+        hang(sim, rank, until(sim, fault));
+        break;
+    case CD_FAULT_slow_rank:
+        rank->slow_permille = (uint32_t)(fault->amount < UINT32_MAX ? fault->amount : UINT32_MAX);
+        rank->slow_until_ns = until(sim, fault);
+        break;
+    case CD_FAULT_link_cut:
+    case CD_FAULT_link_delay:
+    case CD_FAULT_link_reorder:
+    case CD_FAULT_chunk_corrupt:
+        sim->cluster->link_faults[sim->cluster->link_fault_count++] = (cd_link_fault){fault, until(sim, fault), false};
+        break;
+    case CD_FAULT_bit_flip:
+    case CD_FAULT_nan:
+    case CD_FAULT_KIND_COUNT:
+        break;
+    }
+}
+
+void cd_sim_fault_at_time(cd_sim *sim, cd_sim_event *event)
+{
+    cd_sim_strike(sim, ((const timed_fault *)(void *)event)->fault);
+}
+
+static cddp_choice choice_of(const cd_fault *fault)
+{
+    return (cddp_choice){.size = sizeof(cddp_choice), .kind = CDDP_CHOICE_FAULT, .rank = fault->rank, .option_count = 2, .name = cd_fault_name(fault->kind)};
+}
+
+static void due(cd_sim *sim, cd_sim_event *event)
+{
+    const cd_fault *fault = ((const timed_fault *)(void *)event)->fault;
+    if (!fault->optional) {
+        cd_sim_strike(sim, fault);
+        return;
+    }
+    sim->pending = choice_of(fault);
+    sim->pending_fault = event;
+    sim->pending_source = CD_PENDING_FAULT;
+}
+
+cddp_status cd_sim_begin_faults(cd_sim *sim, cddp_error *err)
+{
+    const cd_sim_config *config = &sim->host->config;
+    if (config->fault_count == 0) return CDDP_OK;
+    timed_fault *timed = cd_memory_allocate(&sim->memory, config->fault_count * sizeof *timed);
+    sim->cluster->link_faults = cd_memory_allocate(&sim->memory, config->fault_count * sizeof *sim->cluster->link_faults);
+    if (timed == NULL || sim->cluster->link_faults == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu faults", config->fault_count);
+    for (size_t i = 0; i < config->fault_count; i++) {
+        const cd_fault *f = &config->faults[i];
+        timed[i] = (timed_fault){{due}, f};
+        if (f->when == CD_FAULT_AT_TIME) cd_sim_schedule_event(sim, &timed[i].event, f->at);
+        else sim->ranks[f->rank].has_op_faults = true;
+    }
+    return CDDP_OK;
+}
+
+void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cd_fault_when when, struct cd_part *part, const cddp_collective *what)
+{
+    if (!rank->has_op_faults || sim->unwinding) return;
+    const cd_sim_config *config = &sim->host->config;
+    uint64_t ordinal = part != NULL ? part->ordinal : rank->collective_count;
+    for (size_t i = 0; i < config->fault_count && !sim->unwinding; i++) {
+        const cd_fault *f = &config->faults[i];
+        if (f->rank != rank->port.rank || f->when != when || f->at != ordinal) continue;
+        cddp_choice choice = choice_of(f);
+        if (f->optional && cd_sim_choose(sim, &choice) == 0) continue;
+        if (cd_fault_get_scope(f->kind) == CD_FAULT_ON_DATA) {
+            spoil(sim, f, what);
+        } else if (f->kind == CD_FAULT_kill && when == CD_FAULT_INSIDE_OP && config->transport == CD_SIM_MESSAGES) {
+            part->dies_inside = true; /* with its first message on the way */
+        } else {
+            cd_sim_strike(sim, f);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages: a part's program sends chunks over ports and links, and waits for chunks in its inbox.
+**
+** A chunk is copied when it is sent. It belongs to one operation (group, ordinal) and one receiver; within those the
+** chunks of one sender arrive in order. That is all that ties a receive to a send: what the sender believes the
+** operation to be does not matter, exactly as on a wire. A chunk shorter than expected fills part of the range; a longer
+** one fails the receiver.
+**
+** Conservation: messages sent = delivered + lost + under way, and so are bytes (cd_sim_stats).
+*/
+#include "core/base/assert.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "sim/cluster.h"
+
+#include <string.h>
+
+cd_message *cd_message_make(cd_sim *sim, cd_coll *coll)
+{
+    cd_message *m = sim->cluster->free_messages;
+    if (m != NULL) sim->cluster->free_messages = m->next;
+    else m = cd_memory_allocate(&sim->memory, sizeof *m);
+    if (m == NULL) return NULL;
+    m->next = NULL;
+    m->coll = coll;
+    m->data.device = NULL;
+    m->bytes = 0;
+    m->is_received = false;
+    return m;
+}
+
+void cd_message_free(cd_sim *sim, cd_message *message, bool lost)
+{
+    if (message->data.device != NULL) cd_staging_give(sim, &message->data, message->count);
+    if (lost) {
+        sim->stats.messages_lost++;
+        sim->stats.bytes_lost += message->bytes;
+    }
+    message->next = sim->cluster->free_messages;
+    sim->cluster->free_messages = message;
+}
+
+void cd_inbox_push(cd_part *part, cd_message *message)
+{
+    message->next = NULL;
+    if (part->inbox == NULL) part->inbox = message;
+    else part->inbox_last->next = message;
+    part->inbox_last = message;
+}
+
+/* The oldest chunk from a source, UINT32_MAX: from anybody. */
+cd_message *cd_inbox_take(cd_part *part, uint32_t source)
+{
+    cd_message *before = NULL;
+    for (cd_message *m = part->inbox; m != NULL; before = m, m = m->next) {
+        if (source != UINT32_MAX && m->source != source) continue;
+        if (before == NULL) part->inbox = m->next;
+        else before->next = m->next;
+        if (part->inbox_last == m) part->inbox_last = before;
+        return m;
+    }
+    return NULL;
+}
+
+/* ---- sending ---- */
+
+static cddp_status copy_chunk(cd_part *part, const cd_action *a, cd_message *m, cddp_error *err)
+{
+    if (!part->has_content || a->count == 0) return CDDP_OK;
+    cddp_tensor source = cd_flat(&part->source, a->begin, a->count);
+    cddp_tensor data = {0};
+    CD_TRY(cd_staging_take(part->coll->comm->sim, &source, a->count, &data, err));
+    m->data = data;
+    CD_TRY(data.device->copy(&data, &source, NULL, err));
+    return CDDP_OK;
+}
+
+/* What planted faults do to this message: later, spoiled, or never. False: it is lost. */
+static bool pass_link_faults(cd_sim *sim, cd_message *m, uint64_t *arrival_ns)
+{
+    for (uint32_t i = 0; i < sim->cluster->link_fault_count; i++) {
+        cd_link_fault *l = &sim->cluster->link_faults[i];
+        const cd_fault *f = l->fault;
+        bool mine = f->rank == m->source_rank && (f->peer == UINT32_MAX || f->peer == m->target_rank);
+        if (!mine || l->is_spent || l->until_ns < sim->now_ns) continue;
+        if (f->kind == CD_FAULT_link_cut) {
+            if (l->until_ns == UINT64_MAX) return false;
+            if (*arrival_ns < l->until_ns) *arrival_ns = l->until_ns;
+        } else if (f->kind == CD_FAULT_link_delay) {
+            *arrival_ns += f->amount;
+        } else if (f->kind == CD_FAULT_link_reorder) {
+            *arrival_ns += f->amount;
+            l->is_spent = true;
+        } else if (f->kind == CD_FAULT_chunk_corrupt && m->data.device != NULL) {
+            cd_tensor_flip_bit(&m->data, f->amount);
+            l->is_spent = true;
+        }
+    }
+    return true;
+}
+
+/* Ports are taken in the order of sending; see sim/network.h for the model. */
+static uint64_t arrival_of(cd_sim *sim, cd_part *part, cd_message *m, uint32_t ordinal)
+{
+    if (sim->host->config.transport != CD_SIM_MESSAGES || m->source_rank == m->target_rank) return sim->now_ns;
+    const cd_network *network = &sim->host->network;
+    const cd_link *link = cd_network_link(network, m->source_rank, m->target_rank);
+    uint64_t busy = cd_link_busy_ns(link, m->bytes);
+    uint64_t *port = &sim->cluster->send_port_free_ns[cd_network_port(network, m->source_rank, m->target_rank)];
+    uint64_t start = *port > sim->now_ns ? *port : sim->now_ns;
+    *port = start + link->overhead_ns + busy;
+    m->sent_ns = start;
+    uint64_t key = cd_hash_mix(part->coll->comm->id, part->coll->ordinal);
+    uint64_t arrival = *port + cd_network_latency_ns(network, m->source_rank, m->target_rank, network->config.jitter_ns != 0 ? cd_hash_mix(key, ordinal) : 0);
+    if (arrival < part->last_arrival_ns) arrival = part->last_arrival_ns; /* one connection: no overtaking */
+    return arrival;
+}
+
+static void deliver(cd_sim *sim, cd_message *m);
+
+static void arrive(cd_sim *sim, cd_sim_event *event)
+{
+    cd_message *m = (cd_message *)(void *)event;
+    const cd_network *network = &sim->host->network;
+    bool wired = sim->host->config.transport == CD_SIM_MESSAGES && m->source_rank != m->target_rank;
+    if (wired && !m->is_received) {
+        /* The receiver's port is busy for as long as the sender's was; without contention that time has just passed. */
+        uint64_t busy = cd_link_busy_ns(cd_network_link(network, m->source_rank, m->target_rank), m->bytes);
+        uint64_t *port = &sim->cluster->receive_port_free_ns[cd_network_port(network, m->target_rank, m->source_rank)];
+        uint64_t done = *port + busy > sim->now_ns ? *port + busy : sim->now_ns;
+        *port = done;
+        m->is_received = true;
+        if (done > sim->now_ns) {
+            cd_sim_schedule_event(sim, event, done);
+            return;
+        }
+    }
+    deliver(sim, m);
+}
+
+static cddp_status transmit(cd_part *part, const cd_action *a, cddp_error *err)
+{
+    cd_coll *coll = part->coll;
+    cd_sim *sim = coll->comm->sim;
+    cd_message *m = cd_message_make(sim, coll);
+    if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a message");
+    m->event.fire = arrive;
+    m->source = part->index;
+    m->target = a->peer;
+    m->begin = a->begin;
+    m->count = a->count;
+    m->bytes = (uint64_t)a->count * part->program.element_bytes;
+    m->source_rank = cd_coll_rank(coll, part->index);
+    m->target_rank = cd_coll_rank(coll, a->peer);
+    m->sent_ns = sim->now_ns;
+    cddp_status status = copy_chunk(part, a, m, err);
+    if (status != CDDP_OK) {
+        cd_message_free(sim, m, false);
+        return status;
+    }
+    uint64_t arrival = arrival_of(sim, part, m, part->action);
+    sim->stats.messages_sent++;
+    sim->stats.bytes_sent += m->bytes;
+    if (sim->cluster->link_fault_count > 0 && !pass_link_faults(sim, m, &arrival)) {
+        cd_message_free(sim, m, true);
+        return CDDP_OK;
+    }
+    if (sim->host->network.config.jitter_ns != 0) part->last_arrival_ns = arrival;
+    m->time_ns = arrival;
+    coll->messages++;
+    cd_sim_schedule_event(sim, &m->event, arrival);
+    return CDDP_OK;
+}
+
+/* ---- receiving ---- */
+
+static void emit_message(cd_sim *sim, const cd_message *m)
+{
+    if (sim->tracer.sink == NULL || sim->tracer.level < CDDP_TRACE_PAYLOAD) return;
+    CD_SIM_EMIT(sim, message, NULL, .source = m->source_rank, .target = m->target_rank, .bytes = (int64_t)m->bytes, .group = m->coll->comm->id,
+                .sequence = (int64_t)m->coll->ordinal, .sent = (int64_t)m->sent_ns, .digest = cd_tracer_digest(&sim->tracer, &m->data));
+}
+
+static void deliver(cd_sim *sim, cd_message *m)
+{
+    cd_coll *coll = m->coll;
+    cd_part *part = &coll->parts[m->target];
+    coll->messages--;
+    bool is_dead = sim->ranks[m->target_rank].state == CD_RANK_DEAD;
+    if (is_dead || part->state == CD_PART_ENDED || part->state == CD_PART_GONE || coll->comm->failure != CDDP_OK) {
+        cd_message_free(sim, m, true);
+        cd_coll_reclaim(coll);
+        return;
+    }
+    sim->stats.messages++;
+    sim->stats.bytes += m->bytes;
+    emit_message(sim, m);
+    cd_inbox_push(part, m);
+    if (part->is_blocked && (part->awaited == UINT32_MAX || part->awaited == m->source)) cd_part_progress(part);
+}
+
+/* A chunk of another dtype is read as bytes of ours, as a wire would have it. */
+static cddp_status receive(cd_part *part, const cd_action *a, const cd_message *m, cddp_error *err)
+{
+    uint64_t wanted = (uint64_t)a->count * part->program.element_bytes;
+    if (m->bytes > wanted)
+        return cd_fail(err, CDDP_E_MISMATCH, "rank %u received %llu bytes from rank %u where it expected %llu", m->target_rank,
+                       (unsigned long long)m->bytes, m->source_rank, (unsigned long long)wanted);
+    if (m->data.device == NULL || !part->has_content) return CDDP_OK;
+    cddp_tensor data = m->data;
+    int64_t count = m->count;
+    if (data.dtype != part->work.dtype) {
+        bool plain = (data.device->flags & CDDP_DEVICE_HOST) != 0 && (data.device->flags & CDDP_DEVICE_VALUES) != 0;
+        if (!plain) return cd_fail(err, CDDP_E_MISMATCH, "rank %u received %s from rank %u where it expected %s", m->target_rank,
+                                   cddp_dtype_name(data.dtype), m->source_rank, cddp_dtype_name(part->work.dtype));
+        data.dtype = part->work.dtype;
+        count = (int64_t)(m->bytes / part->program.element_bytes);
+    }
+    if (a->begin + count > cd_numel(&part->work)) return cd_fail(err, CDDP_E_MISMATCH, "rank %u received more than fits", m->target_rank);
+    CD_TRY(cd_part_apply(part, a, &data, count, err));
+    return CDDP_OK;
+}
+
+static cddp_status advance(cd_part *part, bool *finished, cddp_error *err)
+{
+    cd_sim *sim = part->coll->comm->sim;
+    bool empty_counts = part->what.op == CDDP_OP_BARRIER;
+    cd_action a;
+    for (; cd_program_get(&part->program, part->action, &a); part->action++) {
+        if (a.count == 0 && !empty_counts) continue;
+        if (a.kind == CD_ACTION_SEND) {
+            CD_TRY(transmit(part, &a, err));
+            if (part->dies_inside) return CDDP_OK;
+            continue;
+        }
+        cd_message *m = cd_inbox_take(part, a.peer);
+        part->is_blocked = m == NULL;
+        part->awaited = a.peer;
+        if (m == NULL) return CDDP_OK;
+        cddp_status status = receive(part, &a, m, err);
+        cd_message_free(sim, m, false);
+        if (status != CDDP_OK) return status;
+    }
+    CD_TRY(cd_part_finish(part, err));
+    *finished = true;
+    return CDDP_OK;
+}
+
+void cd_part_progress(cd_part *part)
+{
+    cddp_error error = CDDP_ERROR_INIT;
+    bool finished = false;
+    cddp_status status = advance(part, &finished, &error);
+    if (part->dies_inside) {
+        cd_sim_kill(part->coll->comm->sim, part->member->rank);
+        return;
+    }
+    if (status != CDDP_OK) {
+        char *why = part->coll->comm->why;
+        memcpy(why, error.message, CD_WHY_BYTES - 1);
+        why[CD_WHY_BYTES - 1] = '\0';
+        cd_part_end(part, status, why);
+    } else if (finished) {
+        cd_part_end(part, CDDP_OK, NULL);
+    }
+}
