@@ -30,6 +30,7 @@ need_for_run() {
     need libsqlite3-dev      "the trace store" has_c_header sqlite3.h
     need libtomlplusplus-dev "reading scenarios" has_cxx_header toml++/toml.h
     need libxxhash-dev       "digests of tensors and traces" has_c_header xxhash.h
+    need libboost-context-dev "fast switches between simulated ranks" has_cxx_header boost/context/fiber_fcontext.hpp
 }
 
 # The tests, and the backends that they can exercise without special hardware.
@@ -48,7 +49,7 @@ install_missing() {
     say "missing on this machine:"
     local i
     for i in "${!missing_packages[@]}"; do
-        printf '    %-20s %s\n' "${missing_packages[$i]}" "${missing_reasons[$i]}" >&2
+        printf '    %-21s %s\n' "${missing_packages[$i]}" "${missing_reasons[$i]}" >&2
     done
     command -v apt-get >/dev/null ||
         stop 3 "this is not a Debian or Ubuntu system; please install what these packages contain, then try again"

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+# Installs the build into an empty folder and uses it as a stranger would: through find_package and through
+# pkg-config, from C and from C++. Called with BUILD, CONSUMER, WORK, LIBDIR, C, CXX.
+
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT code EQUAL 0)
+    string(JOIN " " command ${ARGN})
+    message(FATAL_ERROR "${command}\nended with ${code}:\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+function(expect_greeting program)
+  run(${program})
+  if(NOT output MATCHES "^cddp [0-9.]+ averaged 1 2 3\n$")
+    message(FATAL_ERROR "${program} printed: ${output}")
+  endif()
+  message(STATUS "${program}: ${output}")
+endfunction()
+
+file(REMOVE_RECURSE ${WORK})
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
+# Relocatable: what was installed is moved before it is used.
+file(RENAME ${WORK}/prefix ${WORK}/moved)
+set(prefix ${WORK}/moved)
+
+foreach(language C CXX)
+  set(compiler ${${language}})
+  if(compiler)
+    run(${CMAKE_COMMAND} -S ${CONSUMER} -B ${WORK}/${language} -DLANGUAGE=${language} -DCMAKE_PREFIX_PATH=${prefix}
+      -DCMAKE_${language}_COMPILER=${compiler})
+    run(${CMAKE_COMMAND} --build ${WORK}/${language})
+    expect_greeting(${WORK}/${language}/average)
+  endif()
+endforeach()
+
+find_program(PKG_CONFIG NAMES pkg-config pkgconf)
+if(NOT PKG_CONFIG)
+  message(STATUS "pkg-config is not installed: cddp.pc was not tried")
+  return()
+endif()
+set(ENV{PKG_CONFIG_PATH} ${prefix}/${LIBDIR}/pkgconfig)
+set(ENV{LD_LIBRARY_PATH} ${prefix}/${LIBDIR}) # with CDDP_SHARED the linker takes the shared one
+run(${PKG_CONFIG} --cflags --libs cddp)
+string(STRIP "${output}" flags)
+separate_arguments(flags UNIX_COMMAND "${flags}")
+run(${C} -std=c11 -Wall -Wextra -pedantic -Werror ${CONSUMER}/average.c -o ${WORK}/average_c ${flags})
+expect_greeting(${WORK}/average_c)
+if(CXX)
+  run(${CXX} -std=c++17 -Wall -Wextra -pedantic -Werror -x c++ ${CONSUMER}/average.c -x none -o ${WORK}/average_cxx ${flags})
+  expect_greeting(${WORK}/average_cxx)
+endif()
