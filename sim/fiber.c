@@ -69,7 +69,7 @@ static void body(cd_fiber *fiber)
     fiber->ended = true;
     before_switch(NULL, fiber->caller_stack, fiber->caller_stack_bytes);
     cd_switch_leave(fiber);
-    CD_ASSERT(!"an ended fiber was entered");
+    CD_UNREACHABLE("an ended fiber was entered");
 }
 
 void cd_fiber_init(cd_fiber *fiber, unsigned char *stack, size_t stack_bytes, cd_fiber_fn program, void *argument)

@@ -9,6 +9,9 @@
 #define CD_ASSERT(expression)                                                                      \
     ((expression) ? (void)0 : cd_assert_fail(#expression, __FILE__, __func__, __LINE__))
 
+/* A place that no path reaches: an enum out of its range, a state that cannot be. */
+#define CD_UNREACHABLE(why) cd_assert_fail(why, __FILE__, __func__, __LINE__)
+
 #if defined(__GNUC__)
 __attribute__((noreturn, cold))
 #endif

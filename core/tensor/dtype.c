@@ -76,7 +76,7 @@ static void f64_from(cddp_dtype dtype, double *dst, const void *src, size_t coun
     case CDDP_C64: for (size_t i = 0; i < count; i++) dst[i] = (double)f[2 * i]; break;
     case CDDP_F16: for (size_t i = 0; i < count; i++) dst[i] = (double)cd_f16_to_f32(h[i]); break;
     case CDDP_BF16: for (size_t i = 0; i < count; i++) dst[i] = (double)cd_bf16_to_f32(h[i]); break;
-    default: CD_ASSERT(!"a float dtype");
+    default: CD_UNREACHABLE("a float dtype");
     }
 }
 
@@ -100,7 +100,7 @@ static void f64_to(cddp_dtype dtype, void *dst, const double *src, size_t count)
         for (size_t i = 0; i < count; i++) ((int32_t *)dst)[i] = (int32_t)saturate(src[i], INT32_MIN, INT32_MAX);
         break;
     case CDDP_U8: for (size_t i = 0; i < count; i++) ((uint8_t *)dst)[i] = (uint8_t)saturate(src[i], 0, 255); break;
-    case CDDP_DTYPE_COUNT: CD_ASSERT(!"a dtype");
+    case CDDP_DTYPE_COUNT: CD_UNREACHABLE("a dtype");
     }
 }
 
@@ -110,7 +110,7 @@ static void i64_from(cddp_dtype dtype, int64_t *dst, const void *src, size_t cou
     case CDDP_I64: memcpy(dst, src, count * sizeof *dst); break;
     case CDDP_I32: for (size_t i = 0; i < count; i++) dst[i] = ((const int32_t *)src)[i]; break;
     case CDDP_U8: for (size_t i = 0; i < count; i++) dst[i] = ((const uint8_t *)src)[i]; break;
-    default: CD_ASSERT(!"an integer dtype");
+    default: CD_UNREACHABLE("an integer dtype");
     }
 }
 
@@ -131,7 +131,7 @@ static void i64_to(cddp_dtype dtype, void *dst, const int64_t *src, size_t count
         break;
     case CDDP_F16: for (size_t i = 0; i < count; i++) ((uint16_t *)dst)[i] = cd_f64_to_f16(cd_i64_to_f64_odd(src[i])); break;
     case CDDP_BF16: for (size_t i = 0; i < count; i++) ((uint16_t *)dst)[i] = cd_f64_to_bf16(cd_i64_to_f64_odd(src[i])); break;
-    case CDDP_DTYPE_COUNT: CD_ASSERT(!"a dtype");
+    case CDDP_DTYPE_COUNT: CD_UNREACHABLE("a dtype");
     }
 }
 
