@@ -70,12 +70,34 @@ typedef struct cddp_verdict {
     cddp_verdict_memory *memory;
 } cddp_verdict;
 
+/* The way in for events of the world itself (choices, faults, who waits for whom): the world is opened with
+** `.sink`, before the run exists; during the run events go to the run's judge and sinks. A world that unwinds
+** ranks after it ended sets `muted` first, since what they still do is not part of the run. */
+typedef struct cddp_relay_sink {
+    cddp_trace_sink sink;
+    const cddp_trace_sink *target; /* NULL: events are dropped */
+    bool muted;
+} cddp_relay_sink;
+CDDP_API void cddp_relay_sink_init(cddp_relay_sink *relay);
+
+/* What a rank of a real transport brings along, made inside its own process. */
+typedef struct cddp_rank_binding {
+    uint32_t size;
+    const cddp_backend *backend;  /* NULL: that of the run */
+    const cddp_trace_sink *sink;  /* NULL: those of the run; else this one alone (a shard) */
+    void *self;                   /* of whoever bound it */
+} cddp_rank_binding;
+
 typedef struct cddp_run_options {
     uint32_t size;
     const cddp_plan *plan;
     const cddp_world_ops *world_ops;
     void *world;
     const cddp_backend *backend;
+    cddp_relay_sink *relay; /* that the world was opened with; may be NULL */
+    cddp_status (*bind)(void *context, cddp_rank *rank, cddp_rank_binding *binding, cddp_error *err); /* may be NULL */
+    void (*unbind)(void *context, cddp_rank *rank, cddp_rank_binding *binding);                     /* with bind */
+    void *bind_context;
     const cddp_registry *registry; /* hooks and checks */
     cddp_trace_level level;        /* CDDP_TRACE_DIGEST for judging */
     const cddp_trace_sink *const *sinks; /* besides the judge: the store, a recorder */

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a plan to a place to run it: the world and the backend that the plan names.
+**
+** Lifetime   open → fill cddp_run_options from it → cddp_run → read the schedule → close. Borrows the plan.
+** Errors     CDDP_E_CONFIG for names that do not exist (link, algorithm, fault, chooser), CDDP_E_UNSUPPORTED for a
+**            backend that is not here.
+*/
+#pragma once
+#include "cddp/run.h"
+
+typedef struct cd_compose cd_compose;
+
+typedef struct cd_compose_options {
+    const cddp_plan *plan;
+    const cddp_registry *registry; /* backends that plugins brought; may be NULL */
+    const char *backend;           /* instead of the plan's; NULL: the plan's */
+    const char *schedule;          /* replays this choice string instead of the plan's chooser; may be NULL */
+    cddp_trace_level level;
+    const cddp_allocator *allocator;
+} cd_compose_options;
+
+cddp_status cd_compose_open(const cd_compose_options *options, cd_compose **compose, cddp_error *err) CDDP_MUST_CHECK;
+/* Fills plan, world, backend, relay, level and allocator; the caller adds registry, sinks and what to judge. */
+void cd_compose_fill(cd_compose *compose, cddp_run_options *options);
+/* The choices of the run so far, as a replay takes them; "" where the world makes none. */
+size_t cd_compose_print_schedule(const cd_compose *compose, char *text, size_t text_bytes);
+void cd_compose_close(cd_compose *compose); /* accepts NULL */

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One micro-step: forward, loss, backward, with the calls that the wrapper wants in between.
+**
+**     no_sync ─┐ forward_begin → model → graph search → forward_end → loss ─┐ backward → mark_ready … → backward_end
+**              └────────────── as the plan says, forward and backward by themselves (FWD-03) ──────────────┘
+**
+** The wrong programs of the zoo differ here in single flags: a forward that bypasses the wrapper, a backward that
+** is run twice, one that is left in the middle.
+*/
+#include "core/run/trainer.h"
+
+#include "core/base/error.h"
+#include "core/model/layers/shapes.h"
+#include "core/model/optim/clip.h"
+
+#include <string.h>
+
+#define FORWARDS_MAX 8
+
+static cddp_status pass_time(cd_trainer *t, uint64_t duration_us, const char *what, cddp_error *err)
+{
+    if (duration_us > 0) {
+        CD_TRY(t->rank->ops->compute(t->rank, duration_us * 1000u, what, err));
+    }
+    return CDDP_OK;
+}
+
+/* Adds a number to every element of a tensor, whatever its dtype. */
+cddp_status cd_tensor_add_number(const cddp_tensor *tensor, double number, cddp_error *err)
+{
+    const cddp_device *device = tensor->device;
+    const int64_t numel = cddp_tensor_numel(tensor);
+    cddp_status status = CDDP_OK;
+    void *storage = NULL;
+    CD_TRY(device->allocate(device, tensor->dtype, numel + 1, &storage, err));
+    const cddp_tensor addend = cddp_tensor_of(device, storage, 0, tensor->dtype, tensor->sizes, tensor->dim_count);
+    CD_TRY_OUT(device->fill(&addend, number, NULL, err));
+    CD_TRY_OUT(device->reduce(CDDP_RED_SUM, tensor, &addend, NULL, err));
+out:
+    device->release(device, tensor->dtype, numel + 1, storage);
+    return status;
+}
+
+static cddp_status touch_buffers(cd_trainer *t, cddp_error *err)
+{
+    const cd_module *module = cd_trainer_module(t);
+    for (size_t i = 0; i < module->buffer_count; i++) {
+        CD_TRY(cd_tensor_add_number(&module->buffers[i].tensor, t->rank->rank + 1.0, err));
+    }
+    return CDDP_OK;
+}
+
+/* ---- forward ---- */
+
+/* FWD-02: tells the wrapper which variables the outputs can reach, when it wants to know. */
+static cddp_status end_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
+{
+    const bool searches = pass->micro->grad_mode && cddp_ddp_wants_graph_search(t->ddp);
+    if (!searches) {
+        CD_TRY(cddp_ddp_forward_end(t->ddp, NULL, err));
+        return CDDP_OK;
+    }
+    cd_value *produced[CD_MODEL_OUTPUTS_MAX];
+    uint32_t places[CD_MODEL_OUTPUTS_MAX], count = 0;
+    for (uint32_t i = 0; i < pass->outputs.count; i++) {
+        if (pass->outputs.values[i] != NULL) {
+            places[count] = i;
+            produced[count++] = pass->outputs.values[i];
+        }
+    }
+    CD_TRY(cd_graph_reachable(t->replica->graph, produced, count, t->reachable, err));
+    const size_t parameter_count = cd_trainer_module(t)->parameter_count;
+    for (size_t i = 0; i < parameter_count; i++) {
+        if (t->variables[i] != CD_NO_VARIABLE) {
+            t->reachable_variables[t->variables[i]] = t->reachable[i];
+        }
+    }
+    CD_TRY(cddp_ddp_forward_end(t->ddp, t->reachable_variables, err));
+    CD_TRY(cd_sink(t->replica->graph, produced, count, err));
+    for (uint32_t i = 0; i < count; i++) {
+        pass->outputs.values[places[i]] = produced[i];
+    }
+    return CDDP_OK;
+}
+
+static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
+{
+    const cd_micro *micro = pass->micro;
+    if (!micro->bypass) {
+        CD_TRY(cddp_ddp_forward_begin(t->ddp, micro->grad_mode, err));
+    }
+    CD_TRY(cd_trainer_tell_buffers(t, CD_MOMENT_FORWARD, err));
+    if (t->oracle != NULL && pass->first == 0) {
+        cd_trainer_refresh_views(t);
+        CD_TRY(cd_oracle_enter_forward(t->oracle, micro->place.micro_step, t->buffer_views, err));
+    }
+    CD_TRY(pass_time(t, t->settings.train.forward_us, "forward", err));
+    t->replica->graph->grad_enabled = micro->grad_mode;
+    CD_TRY(cd_replica_forward(t->replica, pass, err));
+    if (!micro->bypass) {
+        CD_TRY(end_forward(t, pass, err));
+    }
+    if (micro->grad_mode) {
+        CD_TRY(cd_replica_loss(t->replica, pass, err));
+    }
+    return CDDP_OK;
+}
+
+/* ---- backward ---- */
+
+static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_grad *grad, cddp_error *err)
+{
+    cd_trainer *t = context;
+    const char *name = cd_trainer_module(t)->parameters[parameter].name;
+    CD_TRY(pass_time(t, t->settings.train.backward_us, name, err));
+    CD_TRY(cd_replica_poison(t->micro, name, t->gradient_count == 0, grad, err));
+    if (t->settings.clip.place == 1 && grad->kind == CDDP_GRAD_DENSE) {
+        CD_TRY(cd_clip_grad_norm(&grad, 1, t->settings.clip.max_norm, NULL, err));
+    }
+    t->gradient_count++;
+    t->contributions[parameter] += grad->kind != CDDP_GRAD_UNDEFINED;
+    CD_TRY(cd_trainer_tell_gradient(t, parameter, grad, err));
+    if (t->oracle != NULL) {
+        CD_TRY(cd_oracle_push_local(t->oracle, parameter, grad, err));
+    }
+    CD_TRY(cddp_ddp_mark_parameter_ready(t->ddp, parameter, err));
+    if (t->gradient_count == t->micro->abort_after) {
+        return cd_fail(err, CDDP_E_ABORTED, "the plan leaves this backward after %u gradients", t->gradient_count);
+    }
+    return CDDP_OK;
+}
+
+static uint32_t choose_ready(void *context, const uint64_t *options, uint32_t count)
+{
+    cd_trainer *t = context;
+    const cddp_choice choice = {.size = sizeof choice, .kind = CDDP_CHOICE_READY, .rank = t->rank->rank,
+                                .option_count = count, .options = options, .name = "ready"};
+    return t->rank->ops->choose(t->rank, &choice);
+}
+
+/* On a device of exact forms a gradient is a symbol of its own: whose, from which rank, step and micro-step. */
+static cddp_status fresh_gradient(void *context, uint32_t parameter, const cddp_tensor *dst, cddp_error *err)
+{
+    const cd_trainer *t = context;
+    if ((dst->device->flags & CDDP_DEVICE_EXACT) == 0) {
+        return CDDP_OK;
+    }
+    const cd_atom atom = {.kind = CD_ATOM_GRADIENT, .source = parameter, .rank = t->rank->rank,
+                          .micro_step = t->micro->place.micro_step, .step = t->micro->place.step};
+    CD_TRY(cd_symbol_write_atoms(dst, &atom, err));
+    return CDDP_OK;
+}
+
+void cd_trainer_set_callbacks(cd_trainer *t)
+{
+    const cd_graph_callbacks callbacks = {.context = t, .ready = gradient_is_ready, .choose = choose_ready,
+                                          .fresh = fresh_gradient};
+    cd_graph_set_callbacks(t->replica->graph, &callbacks);
+}
+
+static cddp_status end_backward(cd_trainer *t, const cd_micro *micro, cddp_error *err)
+{
+    if (micro->early_step) {
+        CD_TRY(cd_trainer_update(t, micro, err));
+        t->has_stepped = true;
+    }
+    CD_TRY(cddp_ddp_backward_end(t->ddp, err));
+    return CDDP_OK;
+}
+
+static cddp_status run_backwards(cd_trainer *t, const cd_micro *micro, cd_value *const *losses, cddp_error *err)
+{
+    for (uint32_t round = 0; round < micro->backwards; round++) {
+        const bool retain = round + 1 < micro->backwards;
+        const uint32_t parts = micro->backward_each ? micro->forwards : 1;
+        for (uint32_t f = 0; f < parts; f++) {
+            t->gradient_count = 0;
+            CD_TRY(cd_replica_backward(t->replica, micro, &losses[f], micro->forwards / parts, retain || f + 1 < parts, err));
+            CD_TRY(end_backward(t, micro, err));
+        }
+    }
+    return CDDP_OK;
+}
+
+/* An exception in the middle of a backward that the program catches: it forgets the half-done reduction on every
+** rank (UPG-02), drops what was accumulated and goes on with the next step. */
+static cddp_status leave_backward(cd_trainer *t, cddp_error *err)
+{
+    cd_trainer_tell_mark(t, "backward_left_early", t->gradient_count);
+    CD_TRY(cddp_ddp_update_process_group(t->ddp, t->group, err));
+    t->has_stepped = true; /* nothing to step with */
+    return CDDP_OK;
+}
+
+static cddp_status run_backward(cd_trainer *t, const cd_micro *micro, cd_value *const *losses, cddp_error *err)
+{
+    if (!cd_micro_contributes(micro)) {
+        return CDDP_OK;
+    }
+    const cddp_status status = run_backwards(t, micro, losses, err);
+    if (status == CDDP_E_ABORTED && micro->abort_after > 0 && t->gradient_count == micro->abort_after) {
+        cd_error_reset(err);
+        CD_TRY(leave_backward(t, err));
+        return CDDP_OK;
+    }
+    return status;
+}
+
+/* ---- the whole ---- */
+
+static cddp_status run_forwards(cd_trainer *t, const cd_micro *micro, const cd_micro_batch *samples, cd_value **losses,
+                                cddp_error *err)
+{
+    cd_graph_begin(t->replica->graph);
+    for (uint32_t f = 0; f < micro->forwards; f++) {
+        cd_pass pass = {.micro = micro, .samples = samples, .first = f * micro->samples, .count = micro->samples,
+                        .loss_scale = t->loss_scale};
+        CD_TRY(run_forward(t, &pass, err));
+        losses[f] = pass.loss;
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err)
+{
+    cd_micro_batch samples;
+    cd_value *losses[FORWARDS_MAX] = {NULL};
+    const bool is_last = micro->place.micro_step + 1 == t->settings.train.micro_steps;
+    t->micro = micro;
+    t->gradient_count = 0;
+    if (micro->skip == CD_SKIP_ALL) {
+        cd_trainer_tell_mark(t, "micro_step_skipped", 1);
+        return CDDP_OK;
+    }
+    CD_TRY(cd_sampler_get(t->sampler, micro, &samples, err));
+    cd_trainer_tell_samples(t, &samples);
+    CD_TRY(pass_time(t, micro->compute_us, "extra", err));
+    if (micro->touch_buffers) {
+        CD_TRY(touch_buffers(t, err));
+    }
+    if (is_last) {
+        CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_BEFORE_FORWARD, err));
+    }
+    if (!micro->sync) {
+        cddp_ddp_no_sync_begin(t->ddp);
+    }
+    CD_TRY(run_forwards(t, micro, &samples, losses, err));
+    if (!micro->sync && micro->sync_backward) {
+        cddp_ddp_no_sync_end(t->ddp);
+    } else if (micro->sync && !micro->sync_backward) {
+        cddp_ddp_no_sync_begin(t->ddp);
+    }
+    if (is_last) {
+        CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_BEFORE_BACKWARD, err));
+    }
+    CD_TRY(run_backward(t, micro, losses, err));
+    if (!micro->sync_backward) {
+        cddp_ddp_no_sync_end(t->ddp);
+    }
+    if (is_last) {
+        CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_AFTER_BACKWARD, err));
+    }
+    return CDDP_OK;
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The end of a step: judge the gradients, unscale, clip, step every optimizer that is due, judge the update. */
+#include "core/run/trainer.h"
+
+#include "core/base/error.h"
+#include "core/model/optim/clip.h"
+
+#include <math.h>
+
+/* ---- what the oracle is told ---- */
+
+/* The divisor that the plan declares: the world, or the ranks that still have inputs (JON-11). */
+static cddp_status declared_divisor(const cd_trainer *t, uint32_t step, uint64_t *divisor, cddp_error *err)
+{
+    *divisor = t->plan->world.size;
+    if (!t->settings.join.enable || t->settings.join.divide_by_initial_world_size || t->hook != NULL) {
+        return CDDP_OK; /* hooks ignore the effective world size (JON-13) */
+    }
+    *divisor = 0;
+    for (uint32_t rank = 0; rank < t->plan->world.size; rank++) {
+        cddp_plan_settings settings;
+        CD_TRY(cddp_plan_rank_settings(t->plan, rank, &settings, err));
+        *divisor += cd_rank_has_step(t->plan, &settings, rank, step);
+    }
+    return CDDP_OK;
+}
+
+/* GRD-17: where and how the division happens. */
+static cd_oracle_division declared_division(const cd_trainer *t)
+{
+    const cddp_plan_ddp *ddp = &t->settings.ddp;
+    if (t->hook != NULL) {
+        return CD_ORACLE_DIVISION_ANY;
+    }
+    if (ddp->batched_grad_copy) {
+        return CD_ORACLE_DIVISION_TRUE;
+    }
+    return !ddp->gradient_as_bucket_view || t->settings.train.zero_grad == 0 ? CD_ORACLE_DIVISION_RECIPROCAL
+                                                                            : CD_ORACLE_DIVISION_ANY;
+}
+
+static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_error *err)
+{
+    if (t->oracle == NULL) {
+        return CDDP_OK;
+    }
+    cd_trainer_refresh_views(t);
+    cd_oracle_reduction reduction = {.step = last->place.step, .micro_step = last->place.micro_step,
+                                     .division = declared_division(t), .wire = CDDP_DTYPE_COUNT,
+                                     .lossy = t->hook != NULL && (t->hook->flags & (CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM)) != 0,
+                                     .gradients = t->grad_views};
+    CD_TRY(declared_divisor(t, last->place.step, &reduction.divisor, err));
+    CD_TRY(cd_oracle_judge_gradients(t->oracle, &reduction, t->buffer_views, err));
+    return CDDP_OK;
+}
+
+/* ---- the update ---- */
+
+static cddp_status keep_before(cd_trainer *t, cddp_error *err)
+{
+    const cd_module *module = cd_trainer_module(t);
+    for (size_t i = 0; t->oracle != NULL && i < module->parameter_count; i++) {
+        CD_TRY(module->device->copy(&t->before[i], &module->parameters[i].tensor, NULL, err));
+    }
+    if (t->oracle != NULL) {
+        cd_blob_clear(&t->optimizer_state);
+        CD_TRY(cd_replica_save_optimizers(t->replica, &t->optimizer_state, err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status judge_update(cd_trainer *t, uint32_t step, uint32_t stepped, cddp_error *err)
+{
+    if (t->oracle == NULL || stepped == 0) {
+        return CDDP_OK;
+    }
+    cd_trainer_refresh_views(t);
+    cd_replica_get_slots(t->replica, t->slots, t->slot_parameters);
+    const cd_oracle_update before = {.step = step, .parameters = t->before, .gradients = t->grad_views};
+    const cd_oracle_update after = {.step = step, .parameters = t->views, .gradients = t->grad_views,
+                                    .state = {t->slots, t->slot_parameters, t->slot_count}};
+    t->reference->due = t->free_reference->due = stepped;
+    CD_TRY(cd_oracle_judge_update(t->oracle, &before, &after, err));
+    return CDDP_OK;
+}
+
+typedef struct update {
+    uint32_t due, overflowed; /* bit per optimizer */
+    double norm, clip;        /* of all gradients; NaN and 1 without clipping */
+    double loss_scale;
+} update;
+
+static cddp_status clip(cd_trainer *t, update *u, cddp_error *err)
+{
+    CD_TRY(cd_clip_grad_norm(t->grads, t->grad_count, t->settings.clip.max_norm, &u->norm, err));
+    const double coefficient = t->settings.clip.max_norm / (u->norm + 1e-6);
+    u->clip = coefficient < 1.0 ? coefficient : 1.0;
+    return CDDP_OK;
+}
+
+static cddp_status unscale(cd_trainer *t, update *u, cddp_error *err)
+{
+    for (size_t i = 0; t->settings.amp.enable && i < t->replica->optimizer_count; i++) {
+        const cd_replica_optimizer *o = &t->replica->optimizers[i];
+        bool found_inf = false;
+        if ((u->due >> i & 1u) != 0) {
+            CD_TRY(cd_loss_scaler_unscale(&t->scaler, (uint32_t)i, o->grads, o->count, &found_inf, err));
+        }
+        u->overflowed |= found_inf ? 1u << i : 0u;
+    }
+    if (u->overflowed != 0) {
+        cd_trainer_tell_mark(t, "overflow", (int64_t)u->overflowed);
+    }
+    return CDDP_OK;
+}
+
+static cddp_status prepare_gradients(cd_trainer *t, update *u, cddp_error *err)
+{
+    const bool clips = t->settings.clip.max_norm > 0;
+    if (clips && t->settings.clip.place == 2) {
+        CD_TRY(clip(t, u, err));
+    }
+    CD_TRY(unscale(t, u, err));
+    if (clips && t->settings.clip.place == 0) {
+        CD_TRY(clip(t, u, err));
+    }
+    return CDDP_OK;
+}
+
+static void tell_step(cd_trainer *t, size_t index, const update *u, bool skipped)
+{
+    const cd_replica_optimizer *o = &t->replica->optimizers[index];
+    CD_EMIT(t->tracer, optimizer_step, o->name, .optimizer = (int64_t)index, .skipped = skipped,
+            .lr = cd_f64_bits(cd_replica_lr(t->replica, index, t->step)), .loss_scale = cd_f64_bits(u->loss_scale),
+            .clip = cd_f64_bits(u->clip), .norm = cd_f64_bits(u->norm),
+            .unscaled_before_clip = t->settings.clip.place != 2);
+}
+
+static cddp_status tell_touches(cd_trainer *t, size_t index, cddp_error *err)
+{
+    const cd_replica_optimizer *o = &t->replica->optimizers[index];
+    for (size_t k = 0; t->tracer != NULL && k < o->count; k++) {
+        uint64_t digest = 0;
+        CD_TRY(cd_optimizer_state_digest(o->optimizer, k, &digest, err));
+        CD_EMIT(t->tracer, optimizer_touch, NULL, .optimizer = (int64_t)index, .param = t->variables[o->ordinals[k]],
+                .touched = o->grads[k]->kind != CDDP_GRAD_UNDEFINED, .state = (int64_t)digest);
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *err)
+{
+    update u = {.norm = NAN, .clip = 1.0, .loss_scale = t->loss_scale};
+    for (size_t i = 0; i < t->replica->optimizer_count; i++) {
+        u.due |= cd_replica_is_due(t->replica, i, t->step) ? 1u << i : 0u;
+    }
+    if (last->skip == CD_SKIP_STEP) {
+        for (size_t i = 0; i < t->replica->optimizer_count; i++) {
+            tell_step(t, i, &u, true);
+        }
+        return CDDP_OK;
+    }
+    CD_TRY(prepare_gradients(t, &u, err));
+    CD_TRY(keep_before(t, err));
+    for (size_t i = 0; i < t->replica->optimizer_count; i++) {
+        cd_optimizer *optimizer = t->replica->optimizers[i].optimizer;
+        if ((u.due >> i & 1u) == 0) {
+            continue;
+        }
+        const bool skipped = (u.overflowed >> i & 1u) != 0;
+        tell_step(t, i, &u, skipped);
+        if (!skipped) {
+            cd_optimizer_set_lr(optimizer, cd_replica_lr(t->replica, i, t->step));
+            CD_TRY(cd_optimizer_step(optimizer, err));
+            CD_TRY(tell_touches(t, i, err));
+        }
+    }
+    CD_TRY(judge_update(t, t->step, u.due & ~u.overflowed, err));
+    if (t->settings.amp.enable) {
+        CD_TRY(cd_loss_scaler_update(&t->scaler, err));
+        t->loss_scale = cd_loss_scaler_get_scale(&t->scaler);
+    }
+    return CDDP_OK;
+}
+
+/* ---- the step ---- */
+
+cddp_status cd_trainer_zero_grad(cd_trainer *t, cddp_error *err)
+{
+    cd_module *module = cd_trainer_module(t);
+    if (t->settings.train.zero_grad == 2) {
+        return CDDP_OK;
+    }
+    const bool to_none = t->settings.train.zero_grad == 0;
+    CD_TRY(cd_module_zero_grad(module, to_none ? CD_ZERO_GRAD_TO_NONE : CD_ZERO_GRAD_TO_ZERO, err));
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        t->contributions[i] = 0;
+    }
+    CD_EMIT(t->tracer, zero_grad, NULL, .optimizer = -1, .to_none = to_none);
+    return CDDP_OK;
+}
+
+static cddp_status touch_parameters(cd_trainer *t, cddp_error *err)
+{
+    const cd_module *module = cd_trainer_module(t);
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        CD_TRY(cd_tensor_add_number(&module->parameters[i].tensor, t->rank->rank + 1.0, err));
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err)
+{
+    if (!t->has_stepped) {
+        CD_TRY(judge_gradients(t, last, err));
+        CD_TRY(cd_trainer_update(t, last, err));
+    }
+    t->has_stepped = false;
+    if (last->touch_parameters) {
+        CD_TRY(touch_parameters(t, err));
+    }
+    CD_TRY(cd_trainer_tell_parameters(t, CD_MOMENT_AFTER_STEP, err));
+    CD_TRY(cd_trainer_tell_optimizers(t, CD_MOMENT_AFTER_STEP, err));
+    CD_TRY(cd_trainer_zero_grad(t, err));
+    CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_AFTER_STEP, err));
+    return CDDP_OK;
+}

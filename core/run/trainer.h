@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One rank's training: the model, its wrapper, its optimizers, and everything that watches them.
+**
+** The parts: trainer.c builds and destroys, micro_step.c is one forward and backward, step.c one optimizer step,
+** observe.c what enters the trace, collectives.c what the program communicates by itself, checkpoint.c saving,
+** throwing away and loading.
+**
+** Lifetime   create → train → destroy, on the rank's own thread or fiber.
+** Errors     an error of the wrapped runtime ends the training of this rank, as an exception would.
+*/
+#pragma once
+#include "cddp/ddp.h"
+#include "cddp/registry.h"
+#include "core/model/optim/loss_scaler.h"
+#include "core/oracle/oracle.h"
+#include "core/run/blob.h"
+#include "core/run/reference.h"
+#include "core/run/replica.h"
+#include "core/tensor/symbol.h"
+#include "core/trace/tracer.h"
+
+#define CD_NO_VARIABLE (-1)
+
+typedef struct cd_trainer_options {
+    const cddp_plan *plan;
+    cddp_rank *rank;
+    const cddp_backend *backend;
+    const cddp_registry *registry;
+    struct cddp_tracer *tracer; /* may be NULL */
+    bool oracle;
+    cd_oracle_share *share; /* ranks of one thread; else NULL */
+} cd_trainer_options;
+
+typedef struct cd_trainer {
+    cd_trainer_options options;
+    const cddp_plan *plan;
+    cddp_rank *rank;
+    const cddp_allocator *allocator; /* the rank's */
+    struct cddp_tracer *tracer;
+    cddp_plan_settings settings;
+
+    cddp_group *group;        /* of the wrapper */
+    cddp_group **groups;      /* (plan->group_count) NULL where this rank is no member */
+    cd_replica *replica;
+    const cddp_hook *hook;    /* NULL: none */
+    cddp_ddp *ddp;
+    int32_t *variables;       /* (parameter_count) variable index of each parameter, or CD_NO_VARIABLE */
+    bool *reachable;          /* (parameter_count) of the graph search */
+    bool *reachable_variables;
+    uint64_t *contributions;  /* (parameter_count) accumulations since gradients were dropped */
+    cddp_grad **grads;        /* (grad_count) slots of every parameter that requires grad */
+    size_t grad_count;
+    cd_sampler *sampler;
+    cd_loss_scaler scaler;
+    double loss_scale;        /* the scaler's, or 1 */
+
+    cd_oracle *oracle;        /* NULL: not judged */
+    cd_reference *reference, *free_reference;
+    cd_blob optimizer_state;  /* before the step, for the reference */
+    cddp_tensor *views;       /* (parameter_count) parameters as the oracle takes them */
+    cddp_tensor *buffer_views;
+    cddp_grad *grad_views;
+    cddp_tensor *before;      /* (parameter_count) copies of the parameters before the step, owned */
+    cddp_tensor *slots;       /* (slot_count) of the optimizers */
+    cddp_tensor *join_state;  /* those that travel at the end of join */
+    int32_t *slot_parameters;
+    size_t slot_count;
+
+    cd_blob checkpoint;
+    /* the micro-step at hand */
+    const cd_micro *micro;
+    uint32_t gradient_count;  /* that became ready in the running backward */
+    bool has_stepped;         /* the step was taken, or given up, inside the micro-step */
+    uint32_t step;
+} cd_trainer;
+
+cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **trainer, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_trainer_train(cd_trainer *trainer, cddp_error *err) CDDP_MUST_CHECK;
+void cd_trainer_destroy(cd_trainer *trainer); /* accepts NULL */
+
+/* ---- between the files of the trainer ---- */
+
+/* trainer.c: model, optimizers and wrapper, also after a resume. */
+cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+void cd_trainer_drop(cd_trainer *t);
+cd_module *cd_trainer_module(const cd_trainer *t);
+/* Refreshes views, buffer_views and grad_views from the module. */
+void cd_trainer_refresh_views(cd_trainer *t);
+
+/* micro_step.c */
+cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err) CDDP_MUST_CHECK;
+void cd_trainer_set_callbacks(cd_trainer *t);
+/* Adds a number to every element, whatever the dtype. */
+cddp_status cd_tensor_add_number(const cddp_tensor *tensor, double number, cddp_error *err) CDDP_MUST_CHECK;
+
+/* step.c */
+cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_trainer_zero_grad(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+
+/* collectives.c */
+typedef enum cd_place { CD_PLACE_BEFORE_FORWARD, CD_PLACE_BEFORE_BACKWARD, CD_PLACE_AFTER_BACKWARD, CD_PLACE_AFTER_STEP } cd_place_in_step;
+cddp_status cd_trainer_open_groups(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+void cd_trainer_close_groups(cd_trainer *t);
+cddp_status cd_trainer_run_collectives(cd_trainer *t, cd_place_in_step place, cddp_error *err) CDDP_MUST_CHECK;
+
+/* checkpoint.c: what train.checkpoint_step and train.resume ask for after this many steps. */
+cddp_status cd_trainer_checkpoint(cd_trainer *t, uint32_t steps_done, cddp_error *err) CDDP_MUST_CHECK;
+
+/* observe.c: `moment` numbers are those of the `value` event. */
+typedef enum cd_moment {
+    CD_MOMENT_BEFORE_INIT,
+    CD_MOMENT_AFTER_INIT,
+    CD_MOMENT_FORWARD,
+    CD_MOMENT_AFTER_BACKWARD,
+    CD_MOMENT_BEFORE_STEP,
+    CD_MOMENT_AFTER_STEP,
+    CD_MOMENT_END,
+    CD_MOMENT_CHECKPOINT,
+    CD_MOMENT_RESUME
+} cd_moment;
+void cd_trainer_tell_settings(cd_trainer *t);
+void cd_trainer_tell_seeds(cd_trainer *t);
+void cd_trainer_tell_samples(cd_trainer *t, const cd_micro_batch *samples);
+cddp_status cd_trainer_tell_parameters(cd_trainer *t, cd_moment moment, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_trainer_tell_buffers(cd_trainer *t, cd_moment moment, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_trainer_tell_optimizers(cd_trainer *t, cd_moment moment, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_trainer_tell_gradient(cd_trainer *t, uint32_t parameter, const cddp_grad *grad, cddp_error *err) CDDP_MUST_CHECK;
+void cd_trainer_tell_mark(cd_trainer *t, const char *name, int64_t value);
