@@ -145,8 +145,8 @@ static cddp_status parse_list(const cd_key_row *row, const cd_key_value *value, 
 static cddp_status parse_scalar(const cd_key_row *row, const char *text, cd_arena *arena, void *field, cddp_error *err)
 {
     int64_t integer = 0;
-    double number;
-    bool flag;
+    double number = 0;
+    bool flag = false;
     char *copy;
     switch (row->type) {
     case CDDP_KEY_FLAG:

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Worlds for plans: the simulator configured from [world], [network], [schedule] and [[fault]]; a single process for
+** `self`.
+**
+** This is the only place that knows both what a scenario says and what a world can do; neither includes the other.
+*/
+#include "cli/compose.h"
+
+#include "backends/sim/sim_backend.h"
+#include "cddp/process.h"
+#include "cddp/self.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "sim/world.h"
+
+#include <string.h>
+
+struct cd_compose {
+    cd_compose_options options;
+    cddp_relay_sink relay;
+    const cddp_world_ops *world_ops;
+    void *world;
+    const cddp_backend *backend;
+    /* the simulator */
+    cd_sim *sim;
+    cddp_backend sim_backend;
+    cd_fault *faults; /* (fault_count) */
+    size_t fault_count;
+    cd_chooser chooser;
+    cd_random_chooser random;
+    cd_replay_chooser replay;
+    /* a single process */
+    cddp_solo_world *solo;
+};
+
+/* ---- the simulator ---- */
+
+static void world_ended(void *context)
+{
+    cd_compose *c = context;
+    c->relay.muted = true;
+}
+
+static cddp_status make_chooser(cd_compose *c, cddp_error *err)
+{
+    const cddp_plan *plan = c->options.plan;
+    const char *name = plan->schedule.chooser != NULL ? plan->schedule.chooser : "fifo";
+    const char *string = c->options.schedule != NULL ? c->options.schedule : plan->schedule.string;
+    const int32_t kind = c->options.schedule != NULL ? CD_CHOOSER_replay : cd_chooser_find(name);
+    switch (kind) {
+    case CD_CHOOSER_fifo: c->chooser = cd_chooser_fifo(); return CDDP_OK;
+    case CD_CHOOSER_random: c->chooser = cd_chooser_random(&c->random, plan->world.seed); return CDDP_OK;
+    case CD_CHOOSER_replay: CD_TRY(cd_chooser_replay(&c->replay, string, &c->chooser, err)); return CDDP_OK;
+    default: return cd_fail(err, CDDP_E_CONFIG, "schedule.chooser = \"%s\": `cddp-verify list choosers` shows what there is", name);
+    }
+}
+
+static cddp_status make_fault(const cddp_plan *plan, const cddp_plan_fault *planned, cd_fault *fault, cddp_error *err)
+{
+    const int32_t kind = planned->kind != NULL ? cd_fault_find(planned->kind) : -1;
+    if (kind < 0) {
+        return cd_fail(err, CDDP_E_CONFIG, "fault.kind = \"%s\": `cddp-verify list faults` shows what there is",
+                       planned->kind != NULL ? planned->kind : "");
+    }
+    if (planned->rank == CDDP_PLAN_UNSET) {
+        return cd_fail(err, CDDP_E_CONFIG, "fault '%s' does not say which rank it strikes", planned->kind);
+    }
+    *fault = (cd_fault){.kind = (cd_fault_kind)kind, .when = (cd_fault_when)planned->when, .rank = (uint32_t)planned->rank,
+                        .peer = planned->peer != CDDP_PLAN_UNSET ? (uint32_t)planned->peer : UINT32_MAX,
+                        .at = planned->at, .duration_ns = planned->duration_ns, .amount = planned->amount,
+                        .optional = planned->optional};
+    CD_TRY(cd_fault_check(fault, (uint32_t)plan->world.size, err));
+    return CDDP_OK;
+}
+
+static cddp_status make_faults(cd_compose *c, cddp_error *err)
+{
+    const cddp_plan *plan = c->options.plan;
+    c->fault_count = plan->fault_count;
+    c->faults = cd_allocate_array(c->options.allocator, plan->fault_count + 1, sizeof *c->faults);
+    if (c->faults == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu faults", plan->fault_count);
+    }
+    for (size_t i = 0; i < plan->fault_count; i++) {
+        CD_TRY(make_fault(plan, &plan->faults[i], &c->faults[i], err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status find_link(const char *key, const char *name, cd_link *link, cddp_error *err)
+{
+    const int32_t kind = cd_link_find(name);
+    if (kind < 0) {
+        return cd_fail(err, CDDP_E_CONFIG, "%s = \"%s\": `cddp-verify list links` shows what there is", key, name);
+    }
+    *link = *cd_link_get((cd_link_kind)kind);
+    return CDDP_OK;
+}
+
+static cddp_status open_sim(cd_compose *c, cddp_error *err)
+{
+    const cddp_plan *plan = c->options.plan;
+    const cddp_plan_network *network = &plan->network;
+    cd_sim_config config = CD_SIM_CONFIG_INIT;
+    const int32_t algorithm = cd_algorithm_find(network->algorithm);
+    if (algorithm < 0) {
+        return cd_fail(err, CDDP_E_CONFIG, "network.algorithm = \"%s\": `cddp-verify list algorithms` shows what there is",
+                       network->algorithm);
+    }
+    CD_TRY(make_chooser(c, err));
+    CD_TRY(make_faults(c, err));
+    CD_TRY(find_link("network.link", network->link, &config.network.inter, err));
+    CD_TRY(find_link("network.intra_link", network->intra_link, &config.network.intra, err));
+    config.network.ranks_per_node = (uint32_t)network->ranks_per_node;
+    config.network.jitter_ns = network->jitter_ns;
+    config.world_size = (uint32_t)plan->world.size;
+    config.seed = plan->world.seed;
+    config.chooser = &c->chooser;
+    config.algorithm = (cd_algorithm)algorithm;
+    config.transport = (cd_sim_transport)network->transport;
+    config.completion = (cd_sim_completion)network->completion;
+    config.slots_per_rank = (uint32_t)plan->world.in_flight_max;
+    config.faults = c->faults;
+    config.fault_count = c->fault_count;
+    config.sink = &c->relay.sink;
+    config.trace_level = c->options.level;
+    config.timeout_ns = plan->world.timeout_ms * 1000000u;
+    config.allocator = c->options.allocator;
+    config.ended = world_ended;
+    config.ended_context = c;
+    CD_TRY(cd_sim_create(&config, &c->sim, err));
+    c->sim_backend = cd_sim_backend(c->sim);
+    c->backend = &c->sim_backend;
+    c->world_ops = cd_sim_ops();
+    c->world = c->sim;
+    return CDDP_OK;
+}
+
+/* ---- a single process ---- */
+
+static cddp_status open_self(cd_compose *c, cddp_error *err)
+{
+    const cddp_plan *plan = c->options.plan;
+    if (plan->world.size != 1) {
+        return cd_fail(err, CDDP_E_CONFIG, "backend 'self' is a world of one rank, but world.size is %llu",
+                       (unsigned long long)plan->world.size);
+    }
+    const cddp_solo_options options = {.size = sizeof options, .rank = 0, .world_size = 1, .allocator = c->options.allocator};
+    CD_TRY(cddp_solo_world_open(&options, &c->solo, err));
+    c->backend = cddp_backend_self();
+    c->world_ops = cddp_solo_world_ops();
+    c->world = c->solo;
+    return CDDP_OK;
+}
+
+/* ---- life ---- */
+
+static const struct {
+    const char *name;
+    cddp_status (*open)(cd_compose *c, cddp_error *err);
+} openers[] = {{"sim", open_sim}, {"self", open_self}};
+
+cddp_status cd_compose_open(const cd_compose_options *options, cd_compose **compose, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    const char *name = options->backend != NULL ? options->backend : options->plan->world.backend;
+    cd_compose *c = cd_allocate_zero(options->allocator, sizeof *c);
+    if (c == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a world");
+    }
+    c->options = *options;
+    cddp_relay_sink_init(&c->relay);
+    for (size_t i = 0; i < sizeof openers / sizeof openers[0] && c->backend == NULL; i++) {
+        if (strcmp(openers[i].name, name) == 0) {
+            CD_TRY_OUT(openers[i].open(c, err));
+        }
+    }
+    if (c->backend == NULL) {
+        status = cd_fail(err, CDDP_E_UNSUPPORTED, "this program cannot run scenarios on backend '%s'", name);
+        goto out;
+    }
+    *compose = c;
+    c = NULL;
+out:
+    cd_compose_close(c);
+    return status;
+}
+
+void cd_compose_fill(cd_compose *c, cddp_run_options *options)
+{
+    options->plan = c->options.plan;
+    options->world_ops = c->world_ops;
+    options->world = c->world;
+    options->backend = c->backend;
+    options->relay = &c->relay;
+    options->level = c->options.level;
+    options->allocator = c->options.allocator;
+}
+
+size_t cd_compose_print_schedule(const cd_compose *c, char *text, size_t text_bytes)
+{
+    if (c->sim == NULL) {
+        text[0] = '\0';
+        return 0;
+    }
+    return cd_schedule_print(cd_sim_schedule(c->sim), text, text_bytes);
+}
+
+void cd_compose_close(cd_compose *c)
+{
+    if (c != NULL) {
+        cd_sim_destroy(c->sim);
+        cddp_solo_world_close(c->solo);
+        cd_release(c->options.allocator, c->faults, (c->fault_count + 1) * sizeof *c->faults);
+        cd_release(c->options.allocator, c, sizeof *c);
+    }
+}

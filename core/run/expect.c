@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Holding a run against what its plan expects.
+**
+** A plan that expects nothing special has to be verified: no finding, no failed rank, everything it claims to
+** exercise exercised. A plan that expects findings or an error is met only by exactly these: the first finding must
+** be one that it names, and no check that it does not name may report.
+*/
+#include "core/run/verdict.h"
+
+#include "core/base/error.h"
+
+#include <string.h>
+
+typedef struct measure {
+    const cddp_plan *plan;
+    const char *refusal; /* NULL: it was run */
+    cd_arena *arena;
+    cddp_verdict *verdict;
+} measure;
+
+static bool texts_have(const cddp_text_list *list, const char *text)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        if (strcmp(list->items[i], text) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool number_fits(int64_t expected, int64_t actual)
+{
+    return expected == CDDP_PLAN_UNSET || expected == actual;
+}
+
+static bool finding_fits(const cddp_plan_finding *expected, const cddp_finding *finding)
+{
+    const bool blames = expected->rank == CDDP_PLAN_UNSET || expected->rank == finding->rank ||
+                        (expected->rank < 64 && (finding->ranks >> expected->rank & 1u) != 0);
+    const bool has_words = expected->words == NULL || strstr(finding->title, expected->words) != NULL ||
+                           strstr(finding->expected, expected->words) != NULL ||
+                           strstr(finding->actual, expected->words) != NULL;
+    return strcmp(expected->check, finding->check) == 0 && blames && number_fits(expected->step, finding->step) &&
+           number_fits(expected->bucket, finding->bucket) && has_words &&
+           (expected->parameter == NULL || strcmp(expected->parameter, finding->parameter) == 0);
+}
+
+static bool is_expected(const cddp_plan_expect *expect, const cddp_finding *finding)
+{
+    for (size_t i = 0; i < expect->finding_count; i++) {
+        if (finding_fits(&expect->findings[i], finding)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool check_is_named(const cddp_plan_expect *expect, const char *check)
+{
+    for (size_t i = 0; i < expect->finding_count; i++) {
+        if (strcmp(expect->findings[i].check, check) == 0) {
+            return true;
+        }
+    }
+    return texts_have(&expect->also, check);
+}
+
+/* NULL, or what is missing or too much among the findings. */
+static const char *compare_findings(const measure *m)
+{
+    const cddp_plan_expect *expect = &m->plan->expect;
+    const cddp_verdict *v = m->verdict;
+    for (size_t i = 0; i < expect->finding_count; i++) {
+        bool seen = false;
+        for (size_t k = 0; k < v->finding_count; k++) {
+            seen |= finding_fits(&expect->findings[i], &v->findings[k]);
+        }
+        if (!seen) {
+            return cd_arena_printf(m->arena, "the expected finding %s%s%s did not come", expect->findings[i].check,
+                                   expect->findings[i].parameter != NULL ? " of " : "",
+                                   expect->findings[i].parameter != NULL ? expect->findings[i].parameter : "");
+        }
+    }
+    if (expect->finding_count > 0 && v->finding_count > 0 && !is_expected(expect, &v->findings[0])) {
+        return cd_arena_printf(m->arena, "another finding came first: %s", v->findings[0].check);
+    }
+    for (size_t i = 0; i < v->finding_count; i++) {
+        if (!check_is_named(expect, v->findings[i].check)) {
+            return cd_arena_printf(m->arena, "%s was not expected to report", v->findings[i].check);
+        }
+    }
+    return NULL;
+}
+
+static bool rank_failed(const cddp_rank_result *result)
+{
+    return result->end != CDDP_RANK_RETURNED || result->status != CDDP_OK;
+}
+
+static const char *rank_words(const cddp_rank_result *result)
+{
+    switch (result->end) {
+    case CDDP_RANK_RETURNED: return result->error.message;
+    case CDDP_RANK_KILLED: return "it was killed";
+    case CDDP_RANK_HUNG: return "it waited for ever";
+    case CDDP_RANK_CRASHED: return "it ended without a result";
+    }
+    return "";
+}
+
+/* NULL, or the first rank that failed, in words. */
+static const char *first_failure(const measure *m)
+{
+    for (size_t i = 0; i < m->verdict->rank_count; i++) {
+        const cddp_rank_result *result = &m->verdict->ranks[i].result;
+        if (rank_failed(result)) {
+            return cd_arena_printf(m->arena, "rank %zu did not finish: %s", i, rank_words(result));
+        }
+    }
+    return NULL;
+}
+
+/* NULL, or the words that no rank's error contains. */
+static const char *missing_error(const measure *m)
+{
+    const cddp_plan_expect *expect = &m->plan->expect;
+    for (size_t i = 0; i < expect->error.count; i++) {
+        bool seen = m->refusal != NULL && strstr(m->refusal, expect->error.items[i]) != NULL;
+        for (size_t k = 0; k < m->verdict->rank_count; k++) {
+            const cddp_rank_result *result = &m->verdict->ranks[k].result;
+            seen |= rank_failed(result) && strstr(rank_words(result), expect->error.items[i]) != NULL;
+        }
+        if (!seen) {
+            const char *failure = first_failure(m);
+            return cd_arena_printf(m->arena, "no rank ended with an error containing '%s'%s%s", expect->error.items[i],
+                                   failure != NULL ? "; " : "", failure != NULL ? failure : "");
+        }
+    }
+    return NULL;
+}
+
+/* NULL, or a claim that the run did not bear out. */
+static const char *missing_claim(const measure *m)
+{
+    const cddp_verdict *v = m->verdict;
+    for (size_t i = 0; i < m->plan->expect.exercised.count; i++) {
+        const char *claim = m->plan->expect.exercised.items[i];
+        bool seen = false;
+        for (size_t k = 0; k < v->exercise_count; k++) {
+            seen |= strcmp(v->exercises[k].check, claim) == 0;
+        }
+        if (!seen) {
+            return cd_arena_printf(m->arena, "%s had nothing to judge", claim);
+        }
+    }
+    for (size_t i = 0; i < m->plan->expect.marks.count; i++) {
+        const char *mark = m->plan->expect.marks.items[i];
+        bool seen = false;
+        for (size_t k = 0; k < v->mark_count; k++) {
+            seen |= strcmp(v->marks[k].name, mark) == 0;
+        }
+        if (!seen) {
+            return cd_arena_printf(m->arena, "'%s' never happened", mark);
+        }
+    }
+    return v->exercise_count == 0 ? "no check had anything to judge" : NULL;
+}
+
+static cddp_status conclude(const measure *m, cddp_outcome outcome, const char *summary, const char *reason, cddp_error *err)
+{
+    if (summary == NULL || reason == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a verdict");
+    }
+    m->verdict->outcome = outcome;
+    m->verdict->summary = summary;
+    m->verdict->reason = reason;
+    return CDDP_OK;
+}
+
+static cddp_status measure_verified(const measure *m, cddp_error *err)
+{
+    const cddp_verdict *v = m->verdict;
+    if (m->refusal != NULL) {
+        return conclude(m, CDDP_OUTCOME_ERROR, "the scenario contradicts itself", m->refusal, err);
+    }
+    if (v->finding_count > 0) {
+        const cddp_finding *first = &v->findings[0];
+        return conclude(m, CDDP_OUTCOME_FINDINGS, cd_arena_printf(m->arena, "%s: %s", first->check, first->title),
+                        cd_arena_printf(m->arena, "%zu finding%s", v->finding_count, v->finding_count > 1 ? "s" : ""), err);
+    }
+    const char *failure = first_failure(m);
+    if (failure != NULL) {
+        return conclude(m, CDDP_OUTCOME_FINDINGS, failure, "a rank failed", err);
+    }
+    const char *claim = missing_claim(m);
+    if (claim != NULL) {
+        return conclude(m, CDDP_OUTCOME_INCONCLUSIVE, "the run did not exercise what it claims", claim, err);
+    }
+    return conclude(m, CDDP_OUTCOME_VERIFIED, "verified", "", err);
+}
+
+static cddp_status measure_expected(const measure *m, cddp_error *err)
+{
+    const bool wants_error = m->plan->expect.verdict == CDDP_EXPECT_ERROR;
+    const char *wrong = compare_findings(m);
+    if (wrong == NULL && m->refusal != NULL && !wants_error) {
+        return conclude(m, CDDP_OUTCOME_ERROR, "the scenario contradicts itself", m->refusal, err);
+    }
+    wrong = wrong == NULL && wants_error ? missing_error(m) : wrong;
+    if (wrong != NULL) {
+        return conclude(m, CDDP_OUTCOME_FINDINGS, wants_error ? "not the expected error" : "not the expected findings", wrong, err);
+    }
+    const char *claim = m->refusal == NULL ? missing_claim(m) : NULL;
+    if (claim != NULL) {
+        return conclude(m, CDDP_OUTCOME_INCONCLUSIVE, "the run did not exercise what it claims", claim, err);
+    }
+    m->verdict->as_expected = true;
+    const char *what = wants_error ? (m->refusal != NULL ? m->refusal : first_failure(m)) : m->verdict->findings[0].title;
+    return conclude(m, CDDP_OUTCOME_VERIFIED, cd_arena_printf(m->arena, "as expected: %s", what != NULL ? what : ""), "", err);
+}
+
+cddp_status cd_verdict_measure(const cddp_plan *plan, const char *refusal, cd_arena *arena, cddp_verdict *verdict,
+                               cddp_error *err)
+{
+    const measure m = {plan, refusal, arena, verdict};
+    return plan->expect.verdict == CDDP_EXPECT_VERIFIED ? measure_verified(&m, err) : measure_expected(&m, err);
+}

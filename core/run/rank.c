@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rank program: bind, trace, train, say how it ended. */
+#include "core/run/rank.h"
+
+#include "core/base/error.h"
+#include "core/run/trainer.h"
+
+static cddp_status train(const cd_trainer_options *options, cddp_error *err)
+{
+    cd_trainer *trainer = NULL;
+    CD_TRY(cd_trainer_create(options, &trainer, err));
+    const cddp_status status = cd_trainer_train(trainer, err);
+    cd_trainer_destroy(trainer);
+    return status;
+}
+
+static cddp_status run_bound(cddp_rank *rank, const cd_rank_argument *a, const cddp_rank_binding *binding, cddp_error *err)
+{
+    const cddp_run_options *options = a->options;
+    cddp_tracer *tracer = NULL;
+    const cddp_trace_sink *sink = binding->sink != NULL ? binding->sink : a->sink;
+    CD_TRY(cddp_tracer_create(rank, sink, options->level, &tracer, err));
+    CD_EMIT(tracer, rank_begin, NULL, .world_size = rank->world_size);
+    const cd_trainer_options trainer = {.plan = options->plan, .rank = rank, .registry = options->registry,
+                                        .backend = binding->backend != NULL ? binding->backend : options->backend,
+                                        .tracer = tracer, .oracle = options->oracle, .share = a->share};
+    const cddp_status status = train(&trainer, err);
+    if (status != CDDP_OK) {
+        CD_EMIT(tracer, error, err != NULL ? err->message : cddp_status_text(status), .status = status);
+    }
+    CD_EMIT(tracer, rank_end, status != CDDP_OK && err != NULL ? err->message : NULL, .status = status, .end = CDDP_RANK_RETURNED);
+    const cddp_status flushed = cddp_tracer_flush(tracer, status == CDDP_OK ? err : NULL);
+    cddp_tracer_destroy(tracer);
+    return status != CDDP_OK ? status : flushed;
+}
+
+cddp_status cd_rank_program(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    const cd_rank_argument *a = argument;
+    cddp_rank_binding binding = {.size = sizeof binding};
+    if (a->options->bind == NULL) {
+        CD_TRY(run_bound(rank, a, &binding, err));
+        return CDDP_OK;
+    }
+    CD_TRY(a->options->bind(a->options->bind_context, rank, &binding, err));
+    const cddp_status status = run_bound(rank, a, &binding, err);
+    a->options->unbind(a->options->bind_context, rank, &binding);
+    return status;
+}

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The program that every rank runs, on every world. */
+#pragma once
+#include "cddp/run.h"
+#include "core/oracle/oracle.h"
+
+typedef struct cd_rank_argument {
+    const cddp_run_options *options;
+    const cddp_trace_sink *sink; /* of the run: judge and caller's sinks */
+    cd_oracle_share *share;      /* NULL where ranks are processes */
+} cd_rank_argument;
+
+/* A cddp_rank_fn; argument is a cd_rank_argument, the same for all ranks. */
+cddp_status cd_rank_program(cddp_rank *rank, void *argument, cddp_error *err);

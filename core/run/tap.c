@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tap: one place where every event of a run passes. */
+#include "core/run/tap.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/trace/event.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void count_mark(cd_tap *tap, const char *name)
+{
+    for (size_t i = 0; i < tap->mark_count; i++) {
+        if (strcmp(tap->marks[i].name, name) == 0) {
+            tap->marks[i].count++;
+            return;
+        }
+    }
+    if (tap->mark_count < CD_TAP_MARKS_MAX) {
+        snprintf(tap->marks[tap->mark_count].name, sizeof tap->marks[0].name, "%s", name);
+        tap->marks[tap->mark_count++].count = 1;
+    }
+}
+
+static void tap_event(void *self, const cddp_event *event)
+{
+    cd_tap *tap = self;
+    const size_t slot = event->rank < tap->rank_count ? event->rank : tap->rank_count;
+    cd_tap_rank *rank = &tap->ranks[slot];
+    if (slot < tap->rank_count && tap->relay != NULL && tap->relay->muted) {
+        return; /* a rank that is being unwound: what it still does is not part of the run */
+    }
+    rank->digest = cd_event_digest(rank->digest, event, false);
+    rank->timeless = cd_event_digest(rank->timeless, event, true);
+    rank->count++;
+    rank->time_ns = event->time_ns;
+    if (event->kind == CDDP_EV_mark && event->text != NULL) {
+        count_mark(tap, event->text);
+    }
+    if (tap->judge != NULL) {
+        tap->judge->event(tap->judge->self, event);
+    }
+    for (size_t i = 0; i < tap->target_count; i++) {
+        tap->targets[i]->event(tap->targets[i]->self, event);
+    }
+}
+
+static cddp_status tap_flush(void *self, cddp_error *err)
+{
+    const cd_tap *tap = self;
+    for (size_t i = 0; i < tap->target_count; i++) {
+        if (tap->targets[i]->flush != NULL) {
+            CD_TRY(tap->targets[i]->flush(tap->targets[i]->self, err));
+        }
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_tap_init(cd_tap *tap, const cddp_run_options *options, const cddp_trace_sink *judge, cddp_error *err)
+{
+    memset(tap, 0, sizeof *tap);
+    tap->allocator = options->allocator;
+    tap->rank_count = (size_t)options->plan->world.size;
+    tap->ranks = cd_allocate_array(tap->allocator, tap->rank_count + 1, sizeof *tap->ranks);
+    if (tap->ranks == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to follow %zu ranks", tap->rank_count);
+    }
+    tap->sink = (cddp_trace_sink){.size = sizeof tap->sink, .abi = CDDP_TRACE_ABI, .self = tap, .event = tap_event, .flush = tap_flush};
+    tap->relay = options->relay;
+    tap->judge = judge;
+    tap->targets = options->sinks;
+    tap->target_count = options->sink_count;
+    return CDDP_OK;
+}
+
+void cd_tap_fini(cd_tap *tap)
+{
+    cd_release(tap->allocator, tap->ranks, (tap->rank_count + 1) * sizeof *tap->ranks);
+    tap->ranks = NULL;
+}
+
+uint64_t cd_tap_digest(const cd_tap *tap, bool timeless)
+{
+    uint64_t digest = 0;
+    for (size_t i = 0; i <= tap->rank_count; i++) {
+        digest = cd_hash_mix(digest, timeless ? tap->ranks[i].timeless : tap->ranks[i].digest);
+    }
+    return digest;
+}
+
+uint64_t cd_tap_count(const cd_tap *tap)
+{
+    uint64_t count = 0;
+    for (size_t i = 0; i <= tap->rank_count; i++) {
+        count += tap->ranks[i].count;
+    }
+    return count;
+}
+
+uint64_t cd_tap_time(const cd_tap *tap)
+{
+    uint64_t time_ns = 0;
+    for (size_t i = 0; i <= tap->rank_count; i++) {
+        time_ns = tap->ranks[i].time_ns > time_ns ? tap->ranks[i].time_ns : time_ns;
+    }
+    return time_ns;
+}
+
+/* ---- the relay ---- */
+
+static void relay_event(void *self, const cddp_event *event)
+{
+    const cddp_relay_sink *relay = self;
+    if (relay->target != NULL) {
+        relay->target->event(relay->target->self, event);
+    }
+}
+
+void cddp_relay_sink_init(cddp_relay_sink *relay)
+{
+    *relay = (cddp_relay_sink){.sink = {.size = sizeof relay->sink, .abi = CDDP_TRACE_ABI, .self = relay, .event = relay_event}};
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copying what a run left behind into one object that owns its texts. */
+#include "core/run/verdict.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+#include <string.h>
+
+struct cddp_verdict_memory {
+    const cddp_allocator *allocator;
+    cd_arena arena;
+};
+
+static cddp_status no_memory(cddp_error *err)
+{
+    return cd_fail(err, CDDP_E_NOMEM, "no memory for a verdict");
+}
+
+static cddp_status copy_findings(cddp_verdict *v, const cd_judge *judge, cddp_error *err)
+{
+    const size_t count = cd_judge_finding_count(judge);
+    cddp_finding *findings = cd_arena_push(&v->memory->arena, (count + 1) * sizeof *findings);
+    if (findings == NULL) {
+        return no_memory(err);
+    }
+    for (size_t i = 0; i < count; i++) {
+        findings[i] = *cd_judge_get_finding(judge, i);
+    }
+    v->findings = findings;
+    v->finding_count = count;
+    return CDDP_OK;
+}
+
+static cddp_status copy_exercises(cddp_verdict *v, const cd_judge *judge, cddp_error *err)
+{
+    const size_t count = cd_judge_exercise_count(judge);
+    cddp_exercise *exercises = cd_arena_push(&v->memory->arena, (count + 1) * sizeof *exercises);
+    if (exercises == NULL) {
+        return no_memory(err);
+    }
+    for (size_t i = 0; i < count; i++) {
+        const cd_judge_exercise *exercise = cd_judge_get_exercise(judge, i);
+        if (exercise->count > 0) {
+            const char *how = cd_arena_printf(&v->memory->arena, "%s", exercise->how);
+            exercises[v->exercise_count++] = (cddp_exercise){exercise->check, how != NULL ? how : "", exercise->count};
+        }
+    }
+    v->exercises = exercises;
+    return CDDP_OK;
+}
+
+static cddp_status copy_tap(cddp_verdict *v, const cd_tap *tap, const cddp_rank_result *results, cddp_error *err)
+{
+    cddp_mark_count *marks = cd_arena_push(&v->memory->arena, (tap->mark_count + 1) * sizeof *marks);
+    cddp_verdict_rank *ranks = cd_arena_push(&v->memory->arena, (tap->rank_count + 1) * sizeof *ranks);
+    if (marks == NULL || ranks == NULL) {
+        return no_memory(err);
+    }
+    for (size_t i = 0; i < tap->mark_count; i++) {
+        marks[i].name = cd_arena_printf(&v->memory->arena, "%s", tap->marks[i].name);
+        marks[i].count = tap->marks[i].count;
+    }
+    for (size_t i = 0; results != NULL && i < tap->rank_count; i++) {
+        ranks[i] = (cddp_verdict_rank){.size = sizeof ranks[i], .result = results[i], .events = tap->ranks[i].count};
+    }
+    v->marks = marks;
+    v->mark_count = tap->mark_count;
+    v->ranks = ranks;
+    v->rank_count = results != NULL ? tap->rank_count : 0;
+    v->event_count = cd_tap_count(tap);
+    v->trace_digest = cd_tap_digest(tap, false);
+    v->timeless_digest = cd_tap_digest(tap, true);
+    v->time_ns = cd_tap_time(tap);
+    return CDDP_OK;
+}
+
+cddp_status cd_verdict_create(const cd_verdict_input *input, cddp_verdict **verdict, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cddp_verdict *v = cd_allocate_zero(input->allocator, sizeof *v);
+    cddp_verdict_memory *memory = cd_allocate_zero(input->allocator, sizeof *memory);
+    if (v == NULL || memory == NULL) {
+        cd_release(input->allocator, v, sizeof *v);
+        cd_release(input->allocator, memory, sizeof *memory);
+        return no_memory(err);
+    }
+    memory->allocator = input->allocator;
+    cd_arena_init(&memory->arena, input->allocator, 8192);
+    v->size = sizeof *v;
+    v->memory = memory;
+    v->plan_digest = cddp_plan_digest(input->plan);
+    if (input->judge != NULL) {
+        CD_TRY_OUT(copy_findings(v, input->judge, err));
+        CD_TRY_OUT(copy_exercises(v, input->judge, err));
+    }
+    if (input->tap != NULL) {
+        CD_TRY_OUT(copy_tap(v, input->tap, input->results, err));
+    }
+    CD_TRY_OUT(cd_verdict_measure(input->plan, input->refusal, &memory->arena, v, err));
+    *verdict = v;
+    v = NULL;
+out:
+    cddp_verdict_destroy(v);
+    return status;
+}
+
+void cddp_verdict_destroy(cddp_verdict *verdict)
+{
+    if (verdict != NULL) {
+        cddp_verdict_memory *memory = verdict->memory;
+        const cddp_allocator *allocator = memory->allocator;
+        cd_arena_fini(&memory->arena);
+        cd_release(allocator, memory, sizeof *memory);
+        cd_release(allocator, verdict, sizeof *verdict);
+    }
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Building a verdict: what was found, held against what the plan expects. */
+#pragma once
+#include "cddp/run.h"
+#include "core/base/arena.h"
+#include "core/check/check.h"
+#include "core/run/tap.h"
+
+/* What a run left behind; everything is copied into the verdict. */
+typedef struct cd_verdict_input {
+    const cddp_plan *plan;
+    const cddp_allocator *allocator;
+    const cd_judge *judge;            /* NULL: not judged */
+    const cd_tap *tap;                /* NULL: a recorded trace */
+    const cddp_rank_result *results;  /* (world size), or NULL */
+    const char *refusal;              /* why the plan was not run at all, or NULL */
+} cd_verdict_input;
+
+cddp_status cd_verdict_create(const cd_verdict_input *input, cddp_verdict **verdict, cddp_error *err) CDDP_MUST_CHECK;
+
+/* expect.c: outcome, as_expected, summary and reason from the rest of the verdict. Texts go into the arena. */
+cddp_status cd_verdict_measure(const cddp_plan *plan, const char *refusal, cd_arena *arena, cddp_verdict *verdict,
+                               cddp_error *err) CDDP_MUST_CHECK;
