@@ -160,6 +160,7 @@ void cddp_group_destroy(cddp_group *group)
 uint32_t cddp_group_rank(const cddp_group *group) { return group->group_rank; }
 uint32_t cddp_group_size(const cddp_group *group) { return group->group_size; }
 const char *cddp_group_name(const cddp_group *group) { return group->name; }
+const char *cddp_group_backend_name(const cddp_group *group) { return group->backend->name; }
 uint32_t cddp_group_id(const cddp_group *group) { return group->id; }
 uint64_t cddp_group_sequence(const cddp_group *group) { return group->sequence; }
 uint64_t cddp_group_bytes(const cddp_group *group) { return group->bytes; }

@@ -203,6 +203,7 @@ static void finish_skipped(cd_reducer *r)
 cddp_status cd_reducer_finalize_backward(cd_reducer *r, cddp_error *err)
 {
     r->phase = CD_REDUCER_FINALIZING;
+    CD_TRY(cd_mixed_end(r->mixed, err));
     while (r->incomplete_count > 0) CD_TRY(run_round(r, err));
     if (r->logger->is_sampling) {
         r->logger->comm_end_ns = cd_reducer_now(r);

@@ -123,7 +123,7 @@ cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cd
 {
     cddp_status status = CDDP_OK;
     cd_reducer r = {.allocator = spec->allocator, .group = spec->group, .tracer = spec->tracer, .module = spec->module,
-                    .config = spec->config, .logger = spec->logger, .variable_count = spec->module->variable_count,
+                    .config = spec->config, .logger = spec->logger, .mixed = spec->mixed, .variable_count = spec->module->variable_count,
                     .static_graph = spec->config->static_graph, .graph_was_static = true, .writes_back = true,
                     .scales_in_hook = spec->config->mixed_precision, .is_first_hook_due = true};
     CD_TRY_OUT(allocate_tables(&r, err));
@@ -131,6 +131,11 @@ cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cd
     CD_TRY_OUT(cd_sparse_set_init(&r.sparse, r.module, r.allocator, err));
     /* UNU-02: only these modes have a map. Static graph may also be chosen later, so the map is made then. */
     if (r.config->find_unused_parameters || r.static_graph) CD_TRY_OUT(init_used_map(&r, err));
+    if (spec->config->mixed_precision) {
+        r.hook = &cd_mixed_hook;
+        r.hook_self = spec->mixed;
+        r.hook_group = r.group;
+    }
     if (r.config->gradient_as_bucket_view) CD_TRY_OUT(cd_bucket_set_lend_homes(&r.buckets, r.module, err));
     *reducer = r;
     cd_reducer_audit(reducer);
@@ -299,8 +304,7 @@ static bool is_wholly_unused(const cd_reducer *r, const cd_bucket *bucket)
     return true;
 }
 
-/* RED-07: the hook, or a plain SUM of what was divided beforehand (GRD-02). */
-static cddp_status start_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
+cddp_status cd_reducer_start_bucket(cd_reducer *r, cd_bucket *bucket, bool contribute, cddp_error *err)
 {
     cddp_future *future = &bucket->future;
     *future = (cddp_future){.size = sizeof *future};
@@ -314,7 +318,7 @@ static cddp_status start_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *er
     } else if (bucket->is_sparse) {
         uint32_t v = r->buckets.layout.indices[bucket->first_slot];
         cd_sparse_launch launch = {.variable = &r->module->variables[v], .bucket = bucket->index, .group = r->group,
-                                   .divide_factor = 1}; /* divided when it was marked ready */
+                                   .contribute = contribute};
         CD_TRY(cd_sparse_launch_reduce(&r->sparse, &launch, future, &bucket->future_self, err));
     } else {
         CD_TRY(cd_future_add_allreduce(future, &bucket->hook_bucket, &bucket->flat, r->group, err));
@@ -340,7 +344,7 @@ cddp_status cd_reducer_launch_bucket(cd_reducer *r, cd_bucket *bucket, cddp_erro
     if (r->logger->is_sampling && r->logger->comm_begin_ns == 0) r->logger->comm_begin_ns = cd_reducer_now(r);
     bucket->is_launched = true;
     r->incomplete_count++;
-    CD_TRY(start_bucket(r, bucket, err));
+    CD_TRY(cd_reducer_start_bucket(r, bucket, true, err));
     return CDDP_OK;
 }
 

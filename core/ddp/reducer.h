@@ -10,6 +10,7 @@
 #pragma once
 #include "core/ddp/bucket.h"
 #include "core/ddp/logger.h"
+#include "core/ddp/mixed_precision.h"
 #include "core/ddp/module.h"
 #include "core/ddp/options.h"
 #include "core/ddp/sparse.h"
@@ -31,6 +32,7 @@ typedef struct cd_reducer {
     const cd_module *module;
     const cd_ddp_config *config;
     cd_logger *logger;
+    cd_mixed *mixed; /* gives gradients their full precision back before averages are written (MIX-04) */
     size_t variable_count;
 
     /* Across iterations (RED-01). */
@@ -86,6 +88,7 @@ typedef struct cd_reducer_spec {
     const cd_module *module;
     const cd_ddp_config *config;
     cd_logger *logger;
+    cd_mixed *mixed;
     const cddp_allocator *allocator;
 } cd_reducer_spec;
 
@@ -132,6 +135,8 @@ cddp_status cd_reducer_contribute(cd_reducer *reducer, size_t variable, int64_t 
 cddp_status cd_reducer_contribute_deferred(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
 cddp_status cd_reducer_compute_divide_factor(cd_reducer *reducer, cddp_error *err);
 cddp_status cd_reducer_launch_bucket(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
+/* RED-07: the hook, or a plain SUM of what was divided beforehand (GRD-02). contribute false: a joined rank's bucket. */
+cddp_status cd_reducer_start_bucket(cd_reducer *reducer, cd_bucket *bucket, bool contribute, cddp_error *err);
 cddp_status cd_reducer_finalize_backward(cd_reducer *reducer, cddp_error *err);
 void cd_reducer_reset_iteration(cd_reducer *reducer); /* nothing ready, nothing launched (RED-02) */
 /* After a failure inside a backward: every work is given back, nothing is pending. */

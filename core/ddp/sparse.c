@@ -212,7 +212,7 @@ static cddp_tensor flat_values(const cddp_grad *grad)
 static cddp_status post_with_metadata(cd_sparse *s, const cd_sparse_launch *launch, cddp_future *future, cddp_error *err)
 {
     CD_TRY(clear_result(s, err));
-    if (launch->divide_factor > 0) {
+    if (launch->contribute) {
         const cddp_grad *grad = launch->variable->grad;
         int64_t count = cddp_tensor_numel(&grad->rows);
         cddp_tensor values = flat_values(grad);
@@ -297,7 +297,7 @@ static cddp_status gather_rows(void *self, cddp_grad_bucket *bucket, cddp_future
 static cddp_status post_counts(cd_sparse *s, const cd_sparse_launch *launch, cddp_future *future, cddp_error *err)
 {
     const cddp_grad *grad = launch->variable->grad;
-    int64_t mine = launch->divide_factor > 0 ? cddp_tensor_numel(&grad->rows) : 0;
+    int64_t mine = launch->contribute ? cddp_tensor_numel(&grad->rows) : 0;
     cddp_grad_bucket label = {.index = launch->bucket};
     CD_TRY(need_control(s, &s->count_one, 1, err));
     CD_TRY(need_control(s, &s->count_all, cddp_group_size(s->group), err));

@@ -20,7 +20,7 @@ typedef struct cd_sparse_set {
 typedef struct cd_sparse_launch {
     const cd_variable *variable;
     uint32_t bucket;
-    uint64_t divide_factor; /* applied before the sum; 0: a joined rank, contributes no rows */
+    bool contribute; /* false: a joined rank, which has no rows */
     cddp_group *group;
 } cd_sparse_launch;
 

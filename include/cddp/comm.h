@@ -36,6 +36,7 @@ CDDP_API void cddp_group_destroy(cddp_group *group); /* accepts NULL */
 CDDP_API uint32_t cddp_group_rank(const cddp_group *group);
 CDDP_API uint32_t cddp_group_size(const cddp_group *group);
 CDDP_API const char *cddp_group_name(const cddp_group *group);
+CDDP_API const char *cddp_group_backend_name(const cddp_group *group); /* for people, never to decide behaviour */
 CDDP_API uint32_t cddp_group_id(const cddp_group *group); /* as in trace events; equal on all members */
 CDDP_API const cddp_capabilities *cddp_group_capabilities(const cddp_group *group);
 CDDP_API uint64_t cddp_group_sequence(const cddp_group *group); /* operations posted so far */
