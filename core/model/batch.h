@@ -12,12 +12,13 @@
 typedef struct cd_model cd_model;
 
 #define CD_BATCH_FIELDS_MAX 4
+#define CD_MODEL_OUTPUTS_MAX 16
 
 typedef struct cd_batch {
     int64_t sample_count;
     const int64_t *sample_ids; /* (sample_count) key dropout, routing without arithmetic, and generated data */
     cddp_tensor inputs[CD_BATCH_FIELDS_MAX];  /* as cd_model_inputs says; first dimension sample_count */
-    cddp_tensor targets[CD_BATCH_FIELDS_MAX]; /* one per output */
+    cddp_tensor targets[CD_MODEL_OUTPUTS_MAX]; /* one per output; device NULL where its loss needs none */
     const double *weights; /* (sample_count) of each sample's loss; NULL: 1 */
     double divisor;        /* of the weighted sum; 0 or 1: none */
     uint64_t iteration;    /* keys dropout together with the sample id */
@@ -32,6 +33,8 @@ typedef struct cd_batch_request {
     bool exact;          /* small integers over powers of two */
 } cd_batch_request;
 
+/* Targets that count: classes that are not ignored, over all outputs; sample_count where there are no classes. */
+int64_t cd_batch_token_count(const cd_batch *batch);
 /* inputs and targets; weights NULL, everything else zero. */
 cddp_status cd_batch_make(cd_graph *graph, const cd_model *model, const cd_batch_request *request, cd_batch *batch,
                           cddp_error *err) CDDP_MUST_CHECK;

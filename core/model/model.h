@@ -11,9 +11,7 @@
 #pragma once
 #include "core/model/batch.h"
 
-#define CD_MODEL_OUTPUTS_MAX 16
-
-typedef enum cd_field_kind { CD_FIELD_REAL, CD_FIELD_CLASS } cd_field_kind;
+typedef enum cd_field_kind { CD_FIELD_NONE, CD_FIELD_REAL, CD_FIELD_CLASS } cd_field_kind;
 
 /* One input or target of a sample. */
 typedef struct cd_field {
@@ -22,11 +20,12 @@ typedef struct cd_field {
     uint32_t dim_count; /* without the sample dimension */
     int64_t sizes[CDDP_DIMS_MAX];
     int64_t class_count; /* CLASS: values are i64 in 0 … class_count-1 */
+    bool ragged; /* CLASS targets: a sample's last positions may be ignored, how many depends on its id */
 } cd_field;
 
 /* A part of the model whose number of runs a batch may change ("module=2" in a scenario). */
 typedef struct cd_unit {
-    const char *name;
+    char *name;
     uint8_t uses; /* by default */
 } cd_unit;
 
@@ -35,7 +34,7 @@ typedef struct cd_outputs {
     uint32_t count;
 } cd_outputs;
 
-typedef struct cd_model_type cd_model_type; /* zoo/zoo.h */
+typedef struct cd_model_type cd_model_type; /* type.h */
 
 struct cd_model {
     const cd_model_type *type;
@@ -43,8 +42,9 @@ struct cd_model {
     cd_module *module;
     cddp_dtype dtype;         /* of parameters */
     cddp_dtype compute_dtype; /* of activations: f64 for f64, else f32 */
-    void *state;              /* the type's own record */
-    size_t state_bytes;
+    void *state;              /* the type's own record, filled from the options */
+    char *options;            /* copy that texts in the record point into */
+    size_t options_bytes;
     cd_field inputs[CD_BATCH_FIELDS_MAX];
     uint32_t input_count;
     cd_field targets[CD_MODEL_OUTPUTS_MAX]; /* one per output, same name */

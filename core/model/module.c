@@ -33,11 +33,12 @@ cddp_status cd_module_push(cd_module *module, cddp_error *err, const char *forma
     size_t room = sizeof module->scope - module->scope_bytes;
     int n = vsnprintf(module->scope + module->scope_bytes, room, format, args);
     va_end(args);
-    if (n < 0 || (size_t)n + 2 > room) {
+    if (n < 0 || (size_t)n + 2 > room || module->scope_depth == CD_SCOPES_MAX) {
         module->scope[module->scope_bytes] = 0;
-        return cd_fail(err, CDDP_E_LIMIT, "module path \"%s…\" is longer than %d characters", module->scope,
-                       CD_NAME_BYTES_MAX - 2);
+        return cd_fail(err, CDDP_E_LIMIT, "module path \"%s…\" is longer than %d characters or %d scopes", module->scope,
+                       CD_NAME_BYTES_MAX - 2, CD_SCOPES_MAX);
     }
+    module->scope_marks[module->scope_depth++] = module->scope_bytes;
     module->scope_bytes += (size_t)n;
     module->scope[module->scope_bytes++] = '.';
     module->scope[module->scope_bytes] = 0;
@@ -46,11 +47,9 @@ cddp_status cd_module_push(cd_module *module, cddp_error *err, const char *forma
 
 void cd_module_pop(cd_module *module)
 {
-    CD_ASSERT(module->scope_bytes > 0);
-    size_t end = module->scope_bytes - 1; /* on the dot that ends the scope */
-    while (end > 0 && module->scope[end - 1] != '.') end--;
-    module->scope[end] = 0;
-    module->scope_bytes = end;
+    CD_ASSERT(module->scope_depth > 0);
+    module->scope_bytes = module->scope_marks[--module->scope_depth];
+    module->scope[module->scope_bytes] = 0;
 }
 
 static cddp_status full_name(const cd_module *m, const char *name, char text[CD_NAME_BYTES_MAX], cddp_error *err)

@@ -14,6 +14,7 @@
 #include "core/base/prng.h"
 
 #define CD_NAME_BYTES_MAX 192
+#define CD_SCOPES_MAX 16
 
 /* How a parameter or buffer starts. */
 typedef enum cd_init_kind {
@@ -63,6 +64,8 @@ typedef struct cd_module {
     size_t alias_count, alias_capacity;
     char scope[CD_NAME_BYTES_MAX]; /* "layers.0." while building */
     size_t scope_bytes;
+    size_t scope_marks[CD_SCOPES_MAX]; /* (scope_depth) scope_bytes before each push */
+    uint32_t scope_depth;
 } cd_module;
 
 typedef struct cd_parameter_spec {
@@ -79,7 +82,7 @@ typedef struct cd_parameter_spec {
 /* Allocator and device are borrowed until destroy. */
 cddp_status cd_module_create(const cddp_allocator *allocator, const cddp_device *device, const cd_prng *prng,
                              cd_module **module, cddp_error *err) CDDP_MUST_CHECK;
-/* Names added until the matching pop are prefixed with "<scope>.". */
+/* Names added until the matching pop are prefixed with "<scope>."; a scope may have dots. */
 cddp_status cd_module_push(cd_module *module, cddp_error *err, const char *format, ...) CDDP_PRINTF(3, 4)
     CDDP_MUST_CHECK;
 void cd_module_pop(cd_module *module);

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making a named model, running it, and its loss. What differs between models is in zoo/.
+**
+** Loss: the losses of the chosen outputs are added sample by sample, in output order, then weighted and summed over
+** samples (layers/loss.h).
+*/
+#include "core/model/model.h"
+
+#include "core/base/alloc.h"
+#include "core/base/assert.h"
+#include "core/model/layers/loss.h"
+#include "core/model/layers/shapes.h"
+#include "core/model/type.h"
+
+#include <string.h>
+
+#define CD_MODEL(name) extern const cd_model_type cd_model_##name;
+#include "core/model/models.def"
+#undef CD_MODEL
+
+static const cd_model_type *const types[] = {
+#define CD_MODEL(name) &cd_model_##name,
+#include "core/model/models.def"
+#undef CD_MODEL
+};
+
+size_t cd_model_type_count(void)
+{
+    return CD_COUNT_OF(types);
+}
+
+const char *cd_model_type_name(size_t index)
+{
+    return index < CD_COUNT_OF(types) ? types[index]->name : NULL;
+}
+
+const char *cd_model_type_summary(size_t index)
+{
+    return index < CD_COUNT_OF(types) ? types[index]->summary : NULL;
+}
+
+bool cd_model_type_option(size_t type, size_t option, const char **name, const char **initial, const char **doc)
+{
+    if (type >= CD_COUNT_OF(types) || option >= types[type]->option_count) return false;
+    const cd_option *o = &types[type]->options[option];
+    *name = o->name;
+    *initial = o->initial;
+    *doc = o->doc;
+    return true;
+}
+
+static cddp_status find_type(const char *name, const cd_model_type **type, cddp_error *err)
+{
+    char known[256] = "";
+    for (size_t i = 0; i < CD_COUNT_OF(types); i++) {
+        if (strcmp(types[i]->name, name) == 0) {
+            *type = types[i];
+            return CDDP_OK;
+        }
+        size_t used = strlen(known), more = strlen(types[i]->name);
+        if (used + more + 2 >= sizeof known) continue;
+        if (used > 0) known[used++] = ' ';
+        memcpy(known + used, types[i]->name, more + 1);
+    }
+    return cd_fail(err, CDDP_E_CONFIG, "no model is called \"%s\"; there are: %s", name, known);
+}
+
+static cddp_status build(cd_model *m, const cd_model_options *options, cddp_error *err)
+{
+    const char *text = options->options != NULL ? options->options : "";
+    m->state = cd_allocate_zero(m->allocator, m->type->state_bytes);
+    m->options_bytes = strlen(text) + 1;
+    m->options = cd_allocate(m->allocator, m->options_bytes);
+    if (m->state == NULL || m->options == NULL) return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", m->type->name);
+    memcpy(m->options, text, m->options_bytes);
+    CD_TRY(cd_options_parse(m->type, m->options, m->state, err));
+    cd_prng initial = cd_prng_split(options->prng, "parameters");
+    CD_TRY(cd_module_create(m->allocator, options->device, &initial, &m->module, err));
+    m->module->dyadic = options->dyadic;
+    CD_TRY(m->type->build(m, err));
+    CD_ASSERT(m->module->scope_depth == 0 && m->output_count > 0);
+    return CDDP_OK;
+}
+
+cddp_status cd_model_create(const cd_model_options *options, cd_model **model, cddp_error *err)
+{
+    const cd_model_type *type = NULL;
+    CD_TRY(find_type(options->name, &type, err));
+    if (!cddp_dtype_is_float(options->dtype))
+        return cd_fail(err, CDDP_E_CONFIG, "model %s: parameters cannot be %s", options->name, cddp_dtype_name(options->dtype));
+    cd_model *m = cd_allocate_zero(options->allocator, sizeof *m);
+    if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", options->name);
+    m->type = type;
+    m->allocator = options->allocator;
+    m->dtype = options->dtype;
+    m->compute_dtype = options->dtype == CDDP_F64 ? CDDP_F64 : CDDP_F32;
+    cd_prng dropout = cd_prng_split(options->prng, "dropout");
+    m->seed = cd_prng_next(&dropout);
+    cddp_status status = build(m, options, err);
+    if (status != CDDP_OK) {
+        cd_error_frame(err, __FILE__, __func__, __LINE__);
+        cd_model_destroy(m);
+        return status;
+    }
+    *model = m;
+    return CDDP_OK;
+}
+
+cddp_status cd_model_add_input(cd_model *model, const cd_field *field, cddp_error *err)
+{
+    if (model->input_count == CD_BATCH_FIELDS_MAX)
+        return cd_fail(err, CDDP_E_LIMIT, "model %s: more than %d inputs", model->type->name, CD_BATCH_FIELDS_MAX);
+    model->inputs[model->input_count++] = *field;
+    return CDDP_OK;
+}
+
+cddp_status cd_model_add_output(cd_model *model, const cd_field *target, cddp_error *err)
+{
+    if (model->output_count == CD_MODEL_OUTPUTS_MAX)
+        return cd_fail(err, CDDP_E_LIMIT, "model %s: more than %d outputs", model->type->name, CD_MODEL_OUTPUTS_MAX);
+    model->targets[model->output_count++] = *target;
+    return CDDP_OK;
+}
+
+cddp_status cd_model_add_unit(cd_model *model, const char *name, uint8_t uses, cddp_error *err)
+{
+    if (!cd_vec_grow(model->allocator, (void **)&model->units, &model->unit_capacity, model->unit_count + 1,
+                     sizeof *model->units))
+        return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", model->type->name);
+    cd_unit unit = {cd_strdup(model->allocator, name), uses};
+    if (unit.name == NULL) return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", model->type->name);
+    model->units[model->unit_count++] = unit;
+    return CDDP_OK;
+}
+
+uint8_t cd_model_unit_uses(const cd_model *model, const cd_batch *batch, size_t unit)
+{
+    CD_ASSERT(unit < model->unit_count);
+    return batch->uses != NULL ? batch->uses[unit] : model->units[unit].uses;
+}
+
+cddp_status cd_model_forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
+                             cddp_error *err)
+{
+    cd_outputs made = {.count = model->output_count};
+    if (batch->sample_count < 1)
+        return cd_fail(err, CDDP_E_ARG, "model %s: forward over %lld samples", model->type->name, (long long)batch->sample_count);
+    CD_TRY(model->type->forward(model, graph, batch, &made, err));
+    *outputs = made;
+    return CDDP_OK;
+}
+
+cddp_status cd_model_loss(cd_model *model, cd_graph *graph, const cd_batch *batch, const cd_outputs *outputs,
+                          uint32_t mask, cd_value **loss, cddp_error *err)
+{
+    cd_value *total = NULL;
+    for (uint32_t i = 0; i < outputs->count; i++) {
+        cd_value *losses = NULL, *sum = NULL;
+        if (!(mask >> i & 1) || outputs->values[i] == NULL) continue;
+        CD_TRY(model->type->losses(model, graph, i, outputs->values[i], &batch->targets[i], &losses, err));
+        if (total == NULL) {
+            total = losses;
+            continue;
+        }
+        CD_TRY(cd_add(graph, total, losses, &sum, err));
+        total = sum;
+    }
+    if (total == NULL) return cd_fail(err, CDDP_E_ARG, "model %s: the loss uses none of its outputs", model->type->name);
+    return cd_weighted_sum(graph, total, batch->weights, batch->divisor, loss, err);
+}
+
+int64_t cd_model_find_output(const cd_model *model, const char *name)
+{
+    for (uint32_t i = 0; i < model->output_count; i++)
+        if (strcmp(model->targets[i].name, name) == 0) return i;
+    return -1;
+}
+
+int64_t cd_model_find_unit(const cd_model *model, const char *name)
+{
+    for (size_t i = 0; i < model->unit_count; i++)
+        if (strcmp(model->units[i].name, name) == 0) return (int64_t)i;
+    return -1;
+}
+
+void cd_model_destroy(cd_model *model)
+{
+    if (model == NULL) return;
+    cd_module_destroy(model->module);
+    for (size_t i = 0; i < model->unit_count; i++) cd_strfree(model->allocator, model->units[i].name);
+    cd_release(model->allocator, model->units, model->unit_capacity * sizeof *model->units);
+    cd_release(model->allocator, model->state, model->type->state_bytes);
+    cd_release(model->allocator, model->options, model->options_bytes);
+    cd_release(model->allocator, model, sizeof *model);
+}

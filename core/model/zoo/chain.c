@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* chain: square linear layers one after the other and nothing else: every layer can run 0, 1 or 2 times, and every
+** number is exact for dyadic parameters and inputs.
+*/
+#include "core/model/zoo/parts.h"
+
+#include <stdio.h>
+
+#define DEPTH_MAX 64
+
+typedef struct chain {
+    int64_t depth, width, bias, loss;
+    cd_linear_part layers[DEPTH_MAX];
+} chain;
+
+static const cd_option options[] = {
+    {"depth", CD_OPTION_INTEGER, offsetof(chain, depth), "3", NULL, 1, DEPTH_MAX, "layers"},
+    {"width", CD_OPTION_INTEGER, offsetof(chain, width), "4", NULL, 1, 1 << 16, "numbers between layers"},
+    {"bias", CD_OPTION_INTEGER, offsetof(chain, bias), "1", NULL, 0, 1, "layers have a bias"},
+    {"loss", CD_OPTION_CHOICE, offsetof(chain, loss), "dot", CD_LOSSES, 0, 0, "squared error, inner product with the target, binary or softmax cross-entropy"},
+};
+
+static cddp_status build(cd_model *model, cddp_error *err)
+{
+    chain *m = model->state;
+    for (int64_t i = 0; i < m->depth; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "layers.%d", (int)i);
+        cd_linear_spec spec = {.name = name, .in = m->width, .out = m->width, .bias = m->bias != 0};
+        CD_TRY(cd_linear_register(model, &spec, &m->layers[i], err));
+        CD_TRY(cd_model_add_unit(model, name, 1, err));
+    }
+    cd_field input = {.name = "x", .kind = CD_FIELD_REAL, .dim_count = 1, .sizes = {m->width}};
+    CD_TRY(cd_model_add_input(model, &input, err));
+    cd_field target = cd_loss_target(m->loss, "out", &m->width, 1);
+    return cd_model_add_output(model, &target, err);
+}
+
+static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs, cddp_error *err)
+{
+    const chain *m = model->state;
+    cd_value *x = NULL;
+    CD_TRY(cd_graph_input(graph, &batch->inputs[0], &x, err));
+    for (size_t i = 0; i < model->unit_count; i++)
+        for (uint8_t use = 0; use < cd_model_unit_uses(model, batch, i); use++)
+            CD_TRY(cd_linear_run(graph, &m->layers[i], x, &x, err));
+    outputs->values[0] = x;
+    return CDDP_OK;
+}
+
+static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value, const cddp_tensor *target,
+                          cd_value **result, cddp_error *err)
+{
+    (void)output;
+    return cd_loss_run(graph, ((const chain *)model->state)->loss, value, target, result, err);
+}
+
+const cd_model_type cd_model_chain = {"chain", "square linear layers; each may run 0, 1 or 2 times",
+                                      options, CD_COUNT_OF(options), sizeof(chain), build, forward, losses};
