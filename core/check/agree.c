@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Counting votes per key. The first thing said is kept in the entry itself, differing ones in a list, so a run
+** in which all agree costs one entry per key whatever the number of ranks. */
+#include "core/check/agree.h"
+
+#include "core/base/alloc.h"
+
+#include <string.h>
+
+void cd_agree_init(cd_agree *agree, const cddp_allocator *allocator)
+{
+    *agree = (cd_agree){0};
+    cd_table_init(&agree->entries, allocator, sizeof(cd_agree_entry));
+}
+
+void cd_agree_fini(cd_agree *agree)
+{
+    cd_release(agree->entries.allocator, agree->overflow, agree->overflow_capacity * sizeof *agree->overflow);
+    cd_table_fini(&agree->entries);
+}
+
+static void vote(cd_variant *v, const cddp_event *event)
+{
+    if (v->count++ == 0) {
+        v->rank = event->rank;
+        v->sequence = event->sequence;
+    }
+    v->last = event->rank;
+    if (event->rank < 64) v->mask |= UINT64_C(1) << event->rank;
+}
+
+bool cd_agree_push(cd_agree *agree, const cd_statement *statement, const cddp_event *event)
+{
+    int64_t data[CD_STATEMENT_WORDS] = {0};
+    memcpy(data, statement->data, statement->words * sizeof *data);
+    cd_agree_entry *entry = cd_table_add(&agree->entries, statement->key);
+    if (entry == NULL) return true;
+    entry->voters++;
+    if (entry->voters == 2) agree->shared_count++;
+    if (entry->voters == 1) {
+        entry->step = event->step;
+        entry->micro_step = event->micro_step;
+        memcpy(entry->first.data, data, sizeof data);
+    }
+    cd_variant *v = &entry->first;
+    while (memcmp(v->data, data, sizeof data) != 0) {
+        if (v->next == 0) {
+            if (v == &entry->first) agree->split_count++;
+            size_t from = v == &entry->first ? SIZE_MAX : (size_t)(v - agree->overflow);
+            if (!cd_vec_grow(agree->entries.allocator, (void **)&agree->overflow, &agree->overflow_capacity,
+                             agree->overflow_count + 1, sizeof *agree->overflow))
+                return false;
+            v = from == SIZE_MAX ? &entry->first : &agree->overflow[from];
+            v->next = (uint32_t)++agree->overflow_count;
+            v = &agree->overflow[agree->overflow_count - 1];
+            memset(v, 0, sizeof *v);
+            memcpy(v->data, data, sizeof data);
+            break;
+        }
+        v = &agree->overflow[v->next - 1];
+    }
+    vote(v, event);
+    return v == &entry->first;
+}
+
+void cd_agree_set_authority(cd_agree *agree, const cd_key *key, uint32_t rank)
+{
+    cd_agree_entry *entry = cd_table_add(&agree->entries, key);
+    if (entry != NULL) entry->authority = rank + 1;
+}
+
+static bool said_by(const cd_variant *v, uint32_t rank)
+{
+    if (v->rank == rank || v->last == rank) return true;
+    return rank < 64 && ((v->mask >> rank) & 1) != 0;
+}
+
+static const cd_variant *next_of(const cd_agree *agree, const cd_variant *v)
+{
+    return v->next != 0 ? &agree->overflow[v->next - 1] : NULL;
+}
+
+/* The side taken for right: the authority's, else the majority's, else the first one that spoke. */
+static const cd_variant *choose_right(const cd_agree *agree, const cd_agree_entry *entry, bool *has_culprit)
+{
+    for (const cd_variant *v = &entry->first; v != NULL; v = next_of(agree, v)) {
+        bool is_right = entry->authority != 0 ? said_by(v, entry->authority - 1) : v->count * 2 > entry->voters;
+        if (is_right) {
+            *has_culprit = true;
+            return v;
+        }
+    }
+    *has_culprit = false;
+    const cd_variant *lowest = &entry->first;
+    for (const cd_variant *v = lowest; v != NULL; v = next_of(agree, v))
+        if (v->rank < lowest->rank) lowest = v;
+    return lowest;
+}
+
+static void describe_split(const cd_agree *agree, size_t position, cd_split *split)
+{
+    const cd_agree_entry *entry = cd_table_value(&agree->entries, position);
+    const cd_variant *right = choose_right(agree, entry, &split->has_culprit), *odd = NULL;
+    *split = (cd_split){.key = cd_table_key(&agree->entries, position), .right = *right, .voters = entry->voters,
+                        .step = entry->step, .micro_step = entry->micro_step, .has_culprit = split->has_culprit};
+    for (const cd_variant *v = &entry->first; v != NULL; v = next_of(agree, v)) {
+        if (v == right) continue;
+        split->odd_mask |= v->mask;
+        split->odd_count += v->count;
+        if (odd == NULL || v->count > odd->count || (v->count == odd->count && v->rank < odd->rank)) odd = v;
+    }
+    split->odd = *odd;
+}
+
+bool cd_agree_next(const cd_agree *agree, size_t *cursor, cd_split *split)
+{
+    if (agree->split_count == 0) return false;
+    while (*cursor < agree->entries.count) {
+        size_t position = (*cursor)++;
+        const cd_agree_entry *entry = cd_table_value(&agree->entries, position);
+        if (entry->first.next == 0 || entry->voters == 0) continue;
+        describe_split(agree, position, split);
+        return true;
+    }
+    return false;
+}
+
+bool cd_agree_next_step(const cd_agree *agree, size_t *cursor, cd_split *split, uint64_t *count)
+{
+    if (!cd_agree_next(agree, cursor, split)) return false;
+    *count = 1;
+    cd_split further;
+    for (size_t ahead = *cursor; cd_agree_next(agree, &ahead, &further); *cursor = ahead, (*count)++)
+        if (further.step != split->step || further.micro_step != split->micro_step) break;
+    return true;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Agreement: under one key every rank says something, and all must say the same.
+**
+** Blame. When more than half of the ranks that spoke say the same, the others are the odd ones and are blamed.
+** Otherwise nobody knows who is right: both sides are named and no single rank is blamed. Rank 0 has no
+** authority by being rank 0; where one rank is the authority (the root of a broadcast) the check says so by
+** cd_agree_set_authority.
+**
+** Lifetime   init → push → walk → fini.
+** Cost       one hash lookup per statement; memory per key, not per rank, as long as all agree.
+*/
+#pragma once
+#include "core/check/table.h"
+#include "cddp/check.h"
+
+#define CD_STATEMENT_WORDS 6
+#define CD_NO_RANK UINT32_MAX
+
+/* What some ranks said, with the first of them as witness. */
+typedef struct cd_variant {
+    int64_t data[CD_STATEMENT_WORDS];
+    uint64_t mask;     /* ranks 0…63 that said it */
+    uint64_t sequence; /* of the witness's event */
+    uint32_t rank;     /* the witness: the first that said it */
+    uint32_t last;     /* the last that said it */
+    uint32_t count;    /* how many said it */
+    uint32_t next;     /* position + 1 in the overflow list; 0: none */
+} cd_variant;
+
+typedef struct cd_agree_entry {
+    cd_variant first;
+    uint32_t step, micro_step;
+    uint32_t authority; /* rank + 1; 0: none */
+    uint32_t voters;
+} cd_agree_entry;
+
+typedef struct cd_agree {
+    cd_table entries; /* of cd_agree_entry */
+    cd_variant *overflow; /* (overflow_count) */
+    size_t overflow_count, overflow_capacity;
+    uint64_t shared_count; /* keys on which at least two ranks spoke */
+    uint64_t split_count;  /* keys on which they differ */
+} cd_agree;
+
+void cd_agree_init(cd_agree *agree, const cddp_allocator *allocator);
+void cd_agree_fini(cd_agree *agree);
+
+/* A rank's statement under a key: `words` integers. */
+typedef struct cd_statement {
+    const cd_key *key;
+    const int64_t *data; /* (words) */
+    size_t words;        /* ≤ CD_STATEMENT_WORDS */
+} cd_statement;
+#define CD_SAYS(...) .data = (int64_t[]){__VA_ARGS__}, .words = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)
+
+/* False when the statement differs from the first one made under the key. */
+bool cd_agree_push(cd_agree *agree, const cd_statement *statement, const cddp_event *event);
+void cd_agree_set_authority(cd_agree *agree, const cd_key *key, uint32_t rank);
+
+/* A disagreement: `right` is the majority or the authority when has_culprit, else just one of the sides. */
+typedef struct cd_split {
+    const cd_key *key;
+    cd_variant right, odd;
+    uint64_t odd_mask;   /* every rank that did not say what `right` says */
+    uint32_t odd_count;
+    uint32_t voters;
+    uint32_t step, micro_step;
+    bool has_culprit;
+} cd_split;
+
+/* Walks the disagreements in order of their keys' first appearance. *cursor starts at 0. */
+bool cd_agree_next(const cd_agree *agree, size_t *cursor, cd_split *split);
+
+/* The same, one result per step and micro-step: the first disagreement of it, and in *count how many there are. */
+bool cd_agree_next_step(const cd_agree *agree, size_t *cursor, cd_split *split, uint64_t *count);

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-ALIAS: in view mode a gradient is its own slice of the bucket in force, and slices do not overlap.
+**
+** Judged from   bucket_layout (slices of one bucket are disjoint) and grad_final's is_view, generation and address,
+**               which counts elements from the start of the bucket.
+** Exercised     a gradient was a view of a bucket.
+** Blame         the rank, the bucket and the parameter; for an overlap both parameters.
+** Limits        a globally unused parameter keeps whatever gradient it had (FIN-04) and is not judged; storage outside
+**               the buckets is not visible.
+*/
+#include "core/check/layout.h"
+#include "core/check/scribe.h"
+
+#include <string.h>
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_layouts layouts;
+    cd_table ends;  /* (rank, generation, bucket) → end of the last slot, its param */
+    cd_ranks views; /* rank → 1 view mode is on */
+    cd_table told;  /* (rank, kind) → reported */
+    uint64_t aliased;
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-ALIAS", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_layouts_init(&s->layouts, context->allocator);
+    cd_table_init(&s->ends, context->allocator, 2 * sizeof(int64_t));
+    cd_ranks_init(&s->views, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->told, context->allocator, sizeof(int64_t));
+    return CDDP_OK;
+}
+
+static bool tell_once(state *s, uint32_t rank, int64_t kind)
+{
+    int64_t *told = cd_table_add(&s->told, CD_KEY(rank, kind));
+    return told != NULL && (*told)++ == 0;
+}
+
+static void take_layout(state *s, const cddp_event *e)
+{
+    const cddp_event_bucket_layout *l = &e->as.bucket_layout;
+    int64_t *last = cd_table_add(&s->ends, CD_KEY(e->rank, l->generation, l->bucket));
+    if (last == NULL) return;
+    if (l->offset < last[0] && tell_once(s, e->rank, 0)) {
+        cddp_finding f = cd_finding_at(&s->scribe, e);
+        f.bucket = (int32_t)l->bucket;
+        cd_finding_set_parameter(&s->scribe, &f, l->param);
+        CD_SAY(f.title, "rank %u: %s and %s overlap in bucket %lld", e->rank, cd_scribe_get_parameter(&s->scribe, last[1]),
+               f.parameter, (long long)l->bucket);
+        CD_SAY(f.expected, "%s starts at element %lld or later", f.parameter, (long long)last[0]);
+        CD_SAY(f.actual, "it starts at element %lld", (long long)l->offset);
+        cd_scribe_report(&s->scribe, &f);
+    }
+    if (l->offset + l->numel > last[0]) last[0] = l->offset + l->numel;
+    last[1] = l->param;
+}
+
+static void take_final(state *s, const cddp_event *e)
+{
+    const cddp_event_grad_final *g = &e->as.grad_final;
+    const int64_t *view_mode = cd_ranks_find(&s->views, e->rank);
+    const cd_place *place = cd_layouts_find(&s->layouts, e->rank, g->param);
+    if (g->globally_unused || g->presence != 2 || place == NULL) return;
+    int64_t newest = cd_layouts_generation(&s->layouts, e->rank);
+    const char *wrong = NULL;
+    if (g->is_view) s->aliased++;
+    if (!g->is_view && view_mode != NULL && *view_mode) wrong = "is not a view of its bucket";
+    else if (g->is_view && g->generation != newest) wrong = "is a view of a layout that is no longer in force";
+    else if (g->is_view && (g->bucket != place->bucket || g->address != place->offset)) wrong = "lies in another parameter's slice";
+    if (wrong == NULL || !tell_once(s, e->rank, 1)) return;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    f.bucket = (int32_t)place->bucket;
+    cd_finding_set_parameter(&s->scribe, &f, g->param);
+    CD_SAY(f.title, "rank %u: the gradient of %s %s", e->rank, f.parameter, wrong);
+    CD_SAY(f.expected, "element %lld of bucket %lld, layout %lld", (long long)place->offset, (long long)place->bucket, (long long)newest);
+    if (g->is_view) CD_SAY(f.actual, "element %lld of bucket %lld, layout %lld", (long long)g->address, (long long)g->bucket, (long long)g->generation);
+    else CD_SAY(f.actual, "storage of its own");
+    CD_SAY(f.advice, "in view mode gradients must not be replaced between backward and step, and a rebuild must move their values (REB-08)");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    cd_scribe_learn(&s->scribe, e);
+    if (e->kind == CDDP_EV_bucket_layout) {
+        cd_layouts_learn(&s->layouts, e);
+        take_layout(s, e);
+    } else if (e->kind == CDDP_EV_grad_final) {
+        take_final(s, e);
+    } else if (e->kind == CDDP_EV_option && e->text != NULL && strcmp(e->text, "ddp.gradient_as_bucket_view=true") == 0) {
+        int64_t *view_mode = cd_ranks_add(&s->views, e->rank);
+        if (view_mode != NULL) *view_mode = 1;
+    }
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->aliased > 0) cd_scribe_exercise(&s->scribe, "%llu gradients were views of their bucket", (unsigned long long)s->aliased);
+    cd_layouts_fini(&s->layouts);
+    cd_table_fini(&s->ends);
+    cd_ranks_fini(&s->views);
+    cd_table_fini(&s->told);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_bucket_layout, CDDP_EV_grad_final, CDDP_EV_option};
+
+CD_CHECK_TABLE(alias, "I-ALIAS", "gradient views are their own slices of the bucket in force",
+               "In view mode a gradient aliases its own bucket slice of the current generation; no two parameters' gradients overlap; one owner per region.");

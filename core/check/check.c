@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The judge: dispatch by event kind, the verdict's raw material, and the merge of per-rank traces.
+**
+** Invariants
+** J1  an event reaches exactly the checks whose kinds name it (all checks for a plugin without kinds)
+** J2  a check that has begun is ended exactly once, even when another one failed to begin
+** J3  after an allocation failed, end says so: silence is never mistaken for innocence
+*/
+#include "core/check/check.h"
+
+#include "core/base/alloc.h"
+#include "core/base/assert.h"
+#include "core/base/error.h"
+#include "core/check/scribe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    const cddp_check *check;
+} rows[] = {
+#define CD_CHECK(file, name) {name, &cd_check_##file},
+#include "core/check/checks.def"
+#undef CD_CHECK
+};
+
+size_t cd_check_count(void)
+{
+    return sizeof rows / sizeof rows[0];
+}
+
+const cddp_check *cd_check_get(size_t index)
+{
+    return index < cd_check_count() ? rows[index].check : NULL;
+}
+
+const cddp_check *cd_check_find(const char *name)
+{
+    for (size_t i = 0; i < cd_check_count(); i++)
+        if (strcmp(rows[i].name, name) == 0) return rows[i].check;
+    return NULL;
+}
+
+typedef struct seat {
+    const cddp_check *check;
+    void *self;
+    cd_judge_exercise exercise;
+} seat;
+
+struct cd_judge {
+    cddp_trace_sink sink;
+    cddp_allocator table; /* what checks allocate from: notes failures (J3) */
+    const cddp_allocator *allocator;
+    seat *seats; /* (seat_count) */
+    size_t seat_count;
+    uint32_t *listeners;  /* (listener_count) seats by kind; kind k: offsets[k] … offsets[k + 1] */
+    size_t listener_count;
+    uint32_t offsets[CDDP_EV_COUNT + 1];
+    cddp_finding *findings; /* (finding_count) */
+    uint16_t *causes;       /* (finding_count) seat of each */
+    uint32_t *sorted;       /* (finding_count) after end */
+    size_t finding_count, finding_capacity, cause_capacity, sorted_count;
+    uint32_t findings_per_check;
+    bool out_of_memory, ended;
+};
+
+static const cddp_allocator *inner_of(const cd_judge *j)
+{
+    return j->allocator != NULL ? j->allocator : cddp_allocator_default();
+}
+
+static void *judge_allocate(void *context, size_t bytes)
+{
+    cd_judge *j = context;
+    void *block = inner_of(j)->allocate(inner_of(j)->context, bytes);
+    if (block == NULL) j->out_of_memory = true;
+    return block;
+}
+
+static void *judge_resize(void *context, void *block, size_t bytes_old, size_t bytes_new)
+{
+    cd_judge *j = context;
+    void *grown = inner_of(j)->resize(inner_of(j)->context, block, bytes_old, bytes_new);
+    if (grown == NULL) j->out_of_memory = true;
+    return grown;
+}
+
+static void judge_release(void *context, void *block, size_t bytes)
+{
+    cd_judge *j = context;
+    inner_of(j)->release(inner_of(j)->context, block, bytes);
+}
+
+static seat *seat_of(cd_judge *j, const char *check)
+{
+    for (size_t i = 0; i < j->seat_count; i++)
+        if (j->seats[i].check->name == check || strcmp(j->seats[i].check->name, check) == 0) return &j->seats[i];
+    return NULL;
+}
+
+static void take_finding(void *reporter, const cddp_finding *finding)
+{
+    cd_judge *j = reporter;
+    seat *s = seat_of(j, finding->check);
+    if (s == NULL || s->exercise.findings++ >= j->findings_per_check) return;
+    const cddp_allocator *a = &j->table;
+    if (!cd_vec_grow(a, (void **)&j->findings, &j->finding_capacity, j->finding_count + 1, sizeof *j->findings)) return;
+    if (!cd_vec_grow(a, (void **)&j->causes, &j->cause_capacity, j->finding_count + 1, sizeof *j->causes)) return;
+    j->findings[j->finding_count] = *finding;
+    j->findings[j->finding_count].check = s->check->name;
+    j->causes[j->finding_count++] = (uint16_t)(s - j->seats);
+}
+
+static void take_exercise(void *reporter, const char *check, const char *how)
+{
+    cd_judge *j = reporter;
+    seat *s = seat_of(j, check);
+    if (s == NULL) return;
+    if (s->exercise.count++ == 0) cd_say(s->exercise.how, sizeof s->exercise.how, "%s", how);
+}
+
+static void judge_event(void *self, const cddp_event *event)
+{
+    cd_judge *j = self;
+    if (event->kind >= CDDP_EV_COUNT || j->ended) return;
+    for (uint32_t i = j->offsets[event->kind]; i < j->offsets[event->kind + 1]; i++) {
+        const seat *s = &j->seats[j->listeners[i]];
+        s->check->event(s->self, event);
+    }
+}
+
+static bool listens(const cddp_check *check, uint32_t kind)
+{
+    if (check->kinds == NULL) return true;
+    for (size_t i = 0; i < check->kind_count; i++)
+        if (check->kinds[i] == kind) return true;
+    return false;
+}
+
+/* The seats that want each kind, in causal order (J1). */
+static cddp_status build_listeners(cd_judge *j, cddp_error *err)
+{
+    size_t count = 0;
+    for (uint32_t kind = 0; kind < CDDP_EV_COUNT; kind++)
+        for (size_t s = 0; s < j->seat_count; s++) count += listens(j->seats[s].check, kind);
+    j->listeners = cd_allocate_array(&j->table, count, sizeof *j->listeners);
+    if (j->listeners == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu listeners", count);
+    j->listener_count = count;
+    uint32_t next = 0;
+    for (uint32_t kind = 0; kind < CDDP_EV_COUNT; kind++) {
+        j->offsets[kind] = next;
+        for (uint32_t s = 0; s < j->seat_count; s++)
+            if (listens(j->seats[s].check, kind)) j->listeners[next++] = s;
+    }
+    j->offsets[CDDP_EV_COUNT] = next;
+    return CDDP_OK;
+}
+
+static cddp_status begin_seat(cd_judge *j, const cddp_check *check, cddp_error *err)
+{
+    if (check == NULL || check->begin == NULL || check->event == NULL || check->end == NULL)
+        return cd_fail(err, CDDP_E_ARG, "check %s lacks begin, event or end", check != NULL ? check->name : "(null)");
+    seat *s = &j->seats[j->seat_count];
+    *s = (seat){.check = check, .exercise = {.check = check->name}};
+    cddp_check_context context = {sizeof context, &j->table, j, take_finding, take_exercise};
+    CD_TRY(check->begin(&context, &s->self, err));
+    j->seat_count++;
+    return CDDP_OK;
+}
+
+cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, cddp_error *err)
+{
+    size_t count = options->checks != NULL ? options->check_count : cd_check_count();
+    cddp_status status = CDDP_OK;
+    cd_judge *j = cd_allocate_zero(options->allocator, sizeof *j);
+    if (j == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a judge");
+    j->allocator = options->allocator;
+    j->table = (cddp_allocator){sizeof j->table, j, judge_allocate, judge_resize, judge_release};
+    j->sink = (cddp_trace_sink){sizeof j->sink, CDDP_TRACE_ABI, j, judge_event, NULL};
+    j->findings_per_check = options->findings_per_check != 0 ? options->findings_per_check : 16;
+    j->seats = cd_allocate_array(&j->table, count, sizeof *j->seats);
+    if (j->seats == NULL) {
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory for %zu checks", count);
+        goto out;
+    }
+    for (size_t i = 0; i < count; i++)
+        CD_TRY_OUT(begin_seat(j, options->checks != NULL ? options->checks[i] : cd_check_get(i), err));
+    CD_TRY_OUT(build_listeners(j, err));
+    *judge = j;
+    return CDDP_OK;
+out:
+    /* The block of seats is released by its asked-for size, which destroy reads from seat_count. */
+    for (size_t i = 0; i < j->seat_count; i++) j->seats[i].check->end(j->seats[i].self);
+    cd_release(&j->table, j->seats, count * sizeof *j->seats);
+    cd_release(options->allocator, j, sizeof *j);
+    return status;
+}
+
+static void end_checks(cd_judge *j)
+{
+    if (j->ended) return;
+    j->ended = true;
+    for (size_t i = 0; i < j->seat_count; i++) j->seats[i].check->end(j->seats[i].self);
+}
+
+void cd_judge_destroy(cd_judge *judge)
+{
+    if (judge == NULL) return;
+    end_checks(judge);
+    cd_release(&judge->table, judge->seats, judge->seat_count * sizeof *judge->seats);
+    cd_release(&judge->table, judge->listeners, judge->listener_count * sizeof *judge->listeners);
+    cd_release(&judge->table, judge->findings, judge->finding_capacity * sizeof *judge->findings);
+    cd_release(&judge->table, judge->causes, judge->cause_capacity * sizeof *judge->causes);
+    cd_release(&judge->table, judge->sorted, judge->sorted_count * sizeof *judge->sorted);
+    cd_release(judge->allocator, judge, sizeof *judge);
+}
+
+const cddp_trace_sink *cd_judge_get_sink(cd_judge *judge)
+{
+    return &judge->sink;
+}
+
+static int compare_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? -1 : a > b;
+}
+
+/* Step, cause, micro-step, rank, parameter, order of report. */
+static int compare_findings(const cd_judge *j, uint32_t a, uint32_t b)
+{
+    const cddp_finding *x = &j->findings[a], *y = &j->findings[b];
+    int order = compare_u64(x->step, y->step);
+    if (order == 0) order = compare_u64(j->causes[a], j->causes[b]);
+    if (order == 0) order = compare_u64(x->micro_step, y->micro_step);
+    if (order == 0) order = compare_u64((uint64_t)((int64_t)x->rank + 1), (uint64_t)((int64_t)y->rank + 1));
+    if (order == 0) order = compare_u64((uint64_t)((int64_t)x->param + 1), (uint64_t)((int64_t)y->param + 1));
+    return order != 0 ? order : compare_u64(a, b);
+}
+
+/* Insertion sort: a verdict holds at most a few findings per check. */
+static void sort_findings(cd_judge *j)
+{
+    for (size_t i = 0; i < j->finding_count; i++) {
+        size_t at = i;
+        for (; at > 0 && compare_findings(j, (uint32_t)i, j->sorted[at - 1]) < 0; at--) j->sorted[at] = j->sorted[at - 1];
+        j->sorted[at] = (uint32_t)i;
+    }
+}
+
+cddp_status cd_judge_end(cd_judge *judge, cddp_error *err)
+{
+    if (judge->ended) return cd_fail(err, CDDP_E_STATE, "the judge has already ended");
+    end_checks(judge);
+    judge->sorted = cd_allocate_array(&judge->table, judge->finding_count, sizeof *judge->sorted);
+    if (judge->sorted != NULL) judge->sorted_count = judge->finding_count;
+    if (judge->out_of_memory) return cd_fail(err, CDDP_E_NOMEM, "no memory to judge the trace; it was not judged");
+    sort_findings(judge);
+    return CDDP_OK;
+}
+
+size_t cd_judge_finding_count(const cd_judge *judge)
+{
+    return judge->sorted_count;
+}
+
+const cddp_finding *cd_judge_get_finding(const cd_judge *judge, size_t index)
+{
+    CD_ASSERT(index < judge->sorted_count);
+    return &judge->findings[judge->sorted[index]];
+}
+
+size_t cd_judge_exercise_count(const cd_judge *judge)
+{
+    return judge->seat_count;
+}
+
+const cd_judge_exercise *cd_judge_get_exercise(const cd_judge *judge, size_t index)
+{
+    CD_ASSERT(index < judge->seat_count);
+    return &judge->seats[index].exercise;
+}
+
+cddp_status cd_judge_push_trace(cd_judge *judge, const cd_memory_sink *trace, cddp_error *err)
+{
+    cd_merge_input input = {trace, 1, judge->allocator};
+    CD_TRY(cd_trace_merge(&input, &judge->sink, err));
+    return CDDP_OK;
+}

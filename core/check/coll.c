@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-COLL: a collective computes what its name says, on every member, and leaves its input alone.
+**
+** Judged from   collective_post and collective_done by (group, sequence).
+**     C1  outputs of allreduce, allgather and broadcast are equal on all members, where the backend promises it
+**     C2  the output of a broadcast is what the root sent
+**     C3  an input that is not also the output is the same after as before
+**     C4  compare events of link 2 whose error has no other explanation: the sum of what entered is not what came out
+** Exercised     an output was compared across at least two members.
+** Blame         C1: the odd ranks. C2: the ranks that differ from the root. C3: the rank. C4: the rank and parameter.
+** Limits        C1 skips reductions of backends that promise nothing about bits, and groups whose members did not post
+**               the same operation (I-ORDER). C3 remembers the 64 latest operations per group and rank.
+*/
+#include "core/check/scribe.h"
+
+#include "cddp/backend.h"
+#include "core/trace/codes.h"
+#include "core/trace/tracer.h"
+
+#define RECENT_MAX 64
+
+typedef struct recent_post {
+    int64_t sequence, digest; /* sequence + 1; 0: free */
+} recent_post;
+
+typedef struct recent {
+    recent_post posts[RECENT_MAX];
+} recent;
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_agree posts;   /* (group, sequence) → op, reduce_op, root, dtype, numel */
+    cd_agree outputs; /* (group, sequence) → digest */
+    cd_table recents; /* (group, rank) → recent */
+    cd_table seats;   /* (group, group rank) → world rank + 1 */
+    cd_table roots;   /* (group, sequence) → digest the root sent, its rank + 1 */
+    bool told_input, told_compare;
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-COLL", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_agree_init(&s->posts, context->allocator);
+    cd_agree_init(&s->outputs, context->allocator);
+    cd_table_init(&s->recents, context->allocator, sizeof(recent));
+    cd_table_init(&s->seats, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->roots, context->allocator, 2 * sizeof(int64_t));
+    return CDDP_OK;
+}
+
+static void take_post(state *s, const cddp_event *e)
+{
+    const cddp_event_collective_post *c = &e->as.collective_post;
+    if (c->op == CDDP_OP_SEND || c->op == CDDP_OP_RECV) return;
+    cd_agree_push(&s->posts,
+                  &(cd_statement){.key = CD_KEY(c->group, c->sequence), CD_SAYS(c->op, c->reduce_op, c->root, c->dtype, c->numel)}, e);
+    recent *r = cd_table_add(&s->recents, CD_KEY(c->group, e->rank));
+    if (r != NULL) r->posts[(uint64_t)c->sequence % RECENT_MAX] = (recent_post){c->sequence + 1, c->digest};
+    if (c->op != CDDP_OP_BROADCAST || c->digest == 0) return;
+    const int64_t *seat = cd_table_find(&s->seats, CD_KEY(c->group, c->root));
+    int64_t *root = seat != NULL && *seat == (int64_t)e->rank + 1 ? cd_table_add(&s->roots, CD_KEY(c->group, c->sequence)) : NULL;
+    if (root == NULL) return;
+    root[0] = c->digest;
+    root[1] = *seat;
+}
+
+/* C3. */
+static void check_input(state *s, const cddp_event *e)
+{
+    const cddp_event_collective_done *d = &e->as.collective_done;
+    const recent *r = cd_table_find(&s->recents, CD_KEY(d->group, e->rank));
+    if (r == NULL || d->input == 0) return;
+    const recent_post *p = &r->posts[(uint64_t)d->sequence % RECENT_MAX];
+    if (p->sequence != d->sequence + 1 || p->digest == 0 || p->digest == d->input || s->told_input) return;
+    s->told_input = true;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    CD_SAY(f.title, "rank %u: the input of collective #%lld of group '%s' changed while it ran", e->rank, (long long)d->sequence,
+           cd_scribe_get_group(&s->scribe, d->group));
+    CD_SAY(f.expected, "%016llx, as posted", (unsigned long long)p->digest);
+    CD_SAY(f.actual, "%016llx, when it ended", (unsigned long long)d->input);
+    CD_SAY(f.advice, "the backend used its input as scratch, or the program wrote to it before waiting");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void take_done(state *s, const cddp_event *e)
+{
+    const cddp_event_collective_done *d = &e->as.collective_done;
+    if (d->status != CDDP_OK) return;
+    check_input(s, e);
+    const cd_agree_entry *post = cd_table_find(&s->posts.entries, CD_KEY(d->group, d->sequence));
+    if (post == NULL || d->digest == 0) return;
+    int64_t op = post->first.data[0];
+    bool same = op == CDDP_OP_ALLREDUCE || op == CDDP_OP_ALLGATHER || op == CDDP_OP_BROADCAST;
+    if (!same || (op == CDDP_OP_ALLREDUCE && !cd_scribe_has_equal_bits(&s->scribe, d->group))) return;
+    cd_agree_push(&s->outputs, &(cd_statement){.key = CD_KEY(d->group, d->sequence), CD_SAYS(d->digest)}, e);
+}
+
+/* C4. */
+static void take_compare(state *s, const cddp_event *e)
+{
+    const cddp_event_compare *c = &e->as.compare;
+    if (c->link != CD_LINK_REDUCTION || c->shape != CD_SHAPE_UNEXPLAINED || s->told_compare) return;
+    s->told_compare = true;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cd_finding_set_parameter(&s->scribe, &f, c->param);
+    CD_SAY(f.title, "rank %u: the reduced gradient of %s is not the average of what entered", e->rank, f.parameter);
+    CD_SAY(f.expected, "%.17g at element %lld, within %.3g", cd_f64_of(c->expected), (long long)c->element, cd_f64_of(c->bound));
+    CD_SAY(f.actual, "%.17g (%lld elements differ); no contribution is missing, doubled or scaled", cd_f64_of(c->actual), (long long)c->bad);
+    CD_SAY(f.advice, "run the backend's conformance tests at this element count, dtype and world size");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    cd_scribe_learn(&s->scribe, e);
+    if (e->kind == CDDP_EV_collective_post) take_post(s, e);
+    else if (e->kind == CDDP_EV_collective_done) take_done(s, e);
+    else if (e->kind == CDDP_EV_compare) take_compare(s, e);
+    else if (e->kind == CDDP_EV_group) {
+        int64_t *seat = cd_table_add(&s->seats, CD_KEY(e->as.group.group, e->as.group.group_rank));
+        if (seat != NULL) *seat = (int64_t)e->rank + 1;
+    }
+}
+
+static bool was_posted_alike(const state *s, const cd_key *key)
+{
+    const cd_agree_entry *post = cd_table_find(&s->posts.entries, key);
+    return post != NULL && post->first.next == 0;
+}
+
+/* C1, where the members differ from one another. */
+static bool report_split(state *s, const cd_split *split)
+{
+    if (!was_posted_alike(s, split->key)) return false;
+    const cd_agree_entry *post = cd_table_find(&s->posts.entries, split->key);
+    cddp_finding f = cd_finding_of(&s->scribe, split);
+    char who[160], operation[96];
+    cd_split_print(split, who, sizeof who);
+    cd_operation_print(post->first.data, operation, sizeof operation);
+    CD_SAY(f.title, "%s get different results from collective #%lld of group '%s'", who, (long long)split->key->part[1],
+           cd_scribe_get_group(&s->scribe, split->key->part[0]));
+    CD_SAY(f.expected, "rank %u: %016llx from %s", split->right.rank, (unsigned long long)split->right.data[0], operation);
+    CD_SAY(f.actual, "rank %u: %016llx", split->odd.rank, (unsigned long long)split->odd.data[0]);
+    CD_SAY(f.advice, "the backend promises equal bits on all ranks and did not deliver them");
+    cd_scribe_report(&s->scribe, &f);
+    return true;
+}
+
+/* C2, where all agree on something that the root did not send. */
+static bool report_roots(state *s)
+{
+    for (size_t i = 0; i < s->roots.count; i++) {
+        const int64_t *root = cd_table_value(&s->roots, i);
+        const cd_key *key = cd_table_key(&s->roots, i);
+        const cd_agree_entry *output = cd_table_find(&s->outputs.entries, key);
+        if (output == NULL || output->first.next != 0 || output->first.data[0] == root[0] || !was_posted_alike(s, key)) continue;
+        cddp_event at = {.rank = output->first.rank, .step = output->step, .micro_step = output->micro_step, .sequence = output->first.sequence};
+        cddp_finding f = cd_finding_at(&s->scribe, &at);
+        f.peer = (int32_t)(root[1] - 1);
+        CD_SAY(f.title, "broadcast #%lld of group '%s' delivers something the root did not send", (long long)key->part[1],
+               cd_scribe_get_group(&s->scribe, key->part[0]));
+        CD_SAY(f.expected, "rank %lld sent %016llx", (long long)(root[1] - 1), (unsigned long long)root[0]);
+        CD_SAY(f.actual, "%016llx arrived", (unsigned long long)output->first.data[0]);
+        cd_scribe_report(&s->scribe, &f);
+        return true;
+    }
+    return false;
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->outputs.shared_count > 0)
+        cd_scribe_exercise(&s->scribe, "%llu outputs of collectives compared across ranks", (unsigned long long)s->outputs.shared_count);
+    for (size_t i = 0; i < s->roots.count; i++) {
+        const int64_t *root = cd_table_value(&s->roots, i);
+        if (cd_table_find(&s->outputs.entries, cd_table_key(&s->roots, i)) != NULL)
+            cd_agree_set_authority(&s->outputs, cd_table_key(&s->roots, i), (uint32_t)(root[1] - 1));
+    }
+    cd_split split;
+    bool told = false;
+    for (size_t cursor = 0; !told && cd_agree_next(&s->outputs, &cursor, &split);) told = report_split(s, &split);
+    if (!told) (void)report_roots(s);
+    cd_agree_fini(&s->posts);
+    cd_agree_fini(&s->outputs);
+    cd_table_fini(&s->recents);
+    cd_table_fini(&s->seats);
+    cd_table_fini(&s->roots);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_group, CDDP_EV_collective_post, CDDP_EV_collective_done, CDDP_EV_compare, CDDP_EV_param};
+
+CD_CHECK_TABLE(coll, "I-COLL", "collectives compute what their names say",
+               "The backend's result equals the mathematical collective over the whole grid of operation, algorithm, dtype, count, in-place flag and world size.");

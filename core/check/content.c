@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-CONTENT: the k-th bucket launch carries the same bucket with the same parameters at the same offsets everywhere.
+**
+** Judged from   bucket_layout (slot by slot) and bucket_launch, numbered per rank and group by this file.
+** Exercised     a bucket was launched by at least two ranks with a digest of its content list.
+** Blame         the odd ranks; the finding names the first slot where the layouts differ and both parameters.
+** Limits        equal shapes prove nothing here, but what lies in the buffer is I-REF's business.
+*/
+#include "core/check/scribe.h"
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_agree layouts;  /* (generation, bucket, slot) → param, offset, numel, dtype */
+    cd_agree launches; /* (group, k) → bucket, generation, content, numel */
+    cd_table counts;   /* (group, rank) → launches so far */
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-CONTENT", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_agree_init(&s->layouts, context->allocator);
+    cd_agree_init(&s->launches, context->allocator);
+    cd_table_init(&s->counts, context->allocator, sizeof(int64_t));
+    return CDDP_OK;
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    cd_scribe_learn(&s->scribe, e);
+    if (e->kind == CDDP_EV_bucket_layout) {
+        const cddp_event_bucket_layout *l = &e->as.bucket_layout;
+        cd_agree_push(&s->layouts,
+                      &(cd_statement){.key = CD_KEY(l->generation, l->bucket, l->slot),
+                                      CD_SAYS(l->param, l->offset, l->numel, l->dtype)},
+                      e);
+    } else if (e->kind == CDDP_EV_bucket_launch) {
+        const cddp_event_bucket_launch *l = &e->as.bucket_launch;
+        int64_t *count = cd_table_add(&s->counts, CD_KEY(l->group, e->rank));
+        if (count == NULL || l->content == 0) return;
+        cd_agree_push(&s->launches,
+                      &(cd_statement){.key = CD_KEY(l->group, (*count)++),
+                                      CD_SAYS(l->bucket, l->generation, l->content, l->numel)},
+                      e);
+    }
+}
+
+static void report_layout(state *s, const cd_split *split)
+{
+    cddp_finding f = cd_finding_of(&s->scribe, split);
+    char who[160];
+    cd_split_print(split, who, sizeof who);
+    f.bucket = (int32_t)split->key->part[1];
+    cd_finding_set_parameter(&s->scribe, &f, split->odd.data[0]);
+    CD_SAY(f.title, "%s disagree on slot %lld of bucket %lld, layout %lld", who, (long long)split->key->part[2],
+           (long long)split->key->part[1], (long long)split->key->part[0]);
+    CD_SAY(f.expected, "rank %u: %s, %lld elements at offset %lld", split->right.rank,
+           cd_scribe_get_parameter(&s->scribe, split->right.data[0]), (long long)split->right.data[2], (long long)split->right.data[1]);
+    CD_SAY(f.actual, "rank %u: %s, %lld elements at offset %lld", split->odd.rank,
+           cd_scribe_get_parameter(&s->scribe, split->odd.data[0]), (long long)split->odd.data[2], (long long)split->odd.data[1]);
+    CD_SAY(f.advice, "%s", split->key->part[0] > 0 ? "a rebuilt layout must be rank 0's on every rank (REB-07)"
+                                                   : "bucket options or the parameter list differ between ranks");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void report_launch(state *s, const cd_split *split)
+{
+    cddp_finding f = cd_finding_of(&s->scribe, split);
+    char who[160];
+    cd_split_print(split, who, sizeof who);
+    f.bucket = (int32_t)split->odd.data[0];
+    CD_SAY(f.title, "%s disagree on bucket launch #%lld", who, (long long)split->key->part[1]);
+    CD_SAY(f.expected, "rank %u: bucket %lld of layout %lld, %lld elements, content %016llx", split->right.rank, (long long)split->right.data[0],
+           (long long)split->right.data[1], (long long)split->right.data[3], (unsigned long long)split->right.data[2]);
+    CD_SAY(f.actual, "rank %u: bucket %lld of layout %lld, %lld elements, content %016llx", split->odd.rank, (long long)split->odd.data[0],
+           (long long)split->odd.data[1], (long long)split->odd.data[3], (unsigned long long)split->odd.data[2]);
+    CD_SAY(f.advice, "buckets must be launched in index order whatever the order in which gradients become ready (RED-06)");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->launches.shared_count > 0)
+        cd_scribe_exercise(&s->scribe, "%llu bucket launches seen on several ranks", (unsigned long long)s->launches.shared_count);
+    /* The first difference leads to all others of its kind. */
+    cd_split split;
+    size_t cursor = 0;
+    if (cd_agree_next(&s->layouts, &cursor, &split)) report_layout(s, &split);
+    else if ((cursor = 0, cd_agree_next(&s->launches, &cursor, &split))) report_launch(s, &split);
+    cd_agree_fini(&s->layouts);
+    cd_agree_fini(&s->launches);
+    cd_table_fini(&s->counts);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_bucket_layout, CDDP_EV_bucket_launch, CDDP_EV_param};
+
+CD_CHECK_TABLE(content, "I-CONTENT", "every rank launches the same bucket with the same parameters at the same offsets",
+               "For the k-th bucket launch, bucket, layout generation and the ordered (parameter, offset, count) list agree "
+               "on all ranks. Equal shapes are not enough.");

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-FAIL: after a fault no rank reads an incomplete result, and the survivors agree to commit a step or to give it up.
+**
+** Judged from   collective_done with a failure, then bucket_done, grad_final or optimizer_step of the same rank in the
+**               same step; optimizer_step and failures of all ranks by step; rank_end and fault.
+**     F1  a rank that saw an operation of a bucket fail goes on to use a result in that step
+**     F2  some survivors committed the step (stepped) that others gave up
+**     F3  a rank died although no fault struck it
+** Exercised     an operation failed, a fault struck or a rank died.
+** Blame         F1, F3: the rank. F2: the ranks that gave up, against those that committed.
+** Limits        a rank that re-arms (opens a group again) starts afresh.
+*/
+#include "core/check/scribe.h"
+
+typedef struct rank_facts {
+    uint64_t failed_sequence;
+    uint32_t failed_step;
+    int64_t failed_status;
+    bool has_failed, is_struck, told;
+} rank_facts;
+
+typedef struct decision {
+    bool has_committed, has_failed;
+    uint64_t committed_sequence, failed_sequence;
+} decision;
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_ranks ranks;     /* of rank_facts */
+    cd_table decisions; /* (step, rank) → decision */
+    uint64_t failures, faults, deaths;
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-FAIL", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
+    cd_table_init(&s->decisions, context->allocator, sizeof(decision));
+    return CDDP_OK;
+}
+
+static void take_failure(state *s, const cddp_event *e, rank_facts *r)
+{
+    const cddp_event_collective_done *d = &e->as.collective_done;
+    if (d->status == CDDP_OK) return;
+    s->failures++;
+    if (!r->has_failed) {
+        r->has_failed = true;
+        r->failed_sequence = e->sequence;
+        r->failed_step = e->step;
+        r->failed_status = d->status;
+    }
+    decision *x = cd_table_add(&s->decisions, CD_KEY(e->step, e->rank));
+    if (x == NULL || x->has_failed) return;
+    x->has_failed = true;
+    x->failed_sequence = e->sequence;
+}
+
+/* F1. */
+static void take_use(state *s, const cddp_event *e, rank_facts *r, const char *what)
+{
+    if (!r->has_failed || r->failed_step != e->step || r->told) return;
+    r->told = true;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cd_finding_add_event(&f, e->rank, r->failed_sequence);
+    CD_SAY(f.title, "rank %u %s after an operation of the same step failed", e->rank, what);
+    CD_SAY(f.expected, "the failure (%s) ends the step", cddp_status_text((cddp_status)r->failed_status));
+    CD_SAY(f.actual, "%s at step %u", what, e->step);
+    CD_SAY(f.advice, "a failed or aborted operation leaves its output undefined; wait must hand the failure on");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void take_end(state *s, const cddp_event *e, const rank_facts *r)
+{
+    const cddp_event_rank_end *x = &e->as.rank_end;
+    if (x->end != 1 && x->end != 3) return;
+    s->deaths++;
+    if (r->is_struck) return;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    CD_SAY(f.title, "rank %u %s", e->rank, x->end == 1 ? "was killed" : "crashed");
+    CD_SAY(f.expected, "it returns");
+    CD_SAY(f.actual, "%s %lld%s%s", x->end == 1 ? "signal" : "exit code", (long long)x->detail, e->text != NULL ? ": " : "", e->text != NULL ? e->text : "");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    if (e->kind == CDDP_EV_fault) {
+        s->faults++;
+        rank_facts *struck = e->as.fault.target >= 0 ? cd_ranks_add(&s->ranks, (uint32_t)e->as.fault.target) : NULL;
+        if (struck != NULL) struck->is_struck = true;
+        return;
+    }
+    rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+    if (r == NULL) return;
+    switch (e->kind) {
+    case CDDP_EV_collective_done: take_failure(s, e, r); break;
+    case CDDP_EV_group: r->has_failed = false; break;
+    case CDDP_EV_bucket_done: take_use(s, e, r, "takes a bucket's result"); break;
+    case CDDP_EV_grad_final: take_use(s, e, r, "writes a gradient back"); break;
+    case CDDP_EV_optimizer_step: {
+        if (e->as.optimizer_step.skipped) break;
+        decision *x = cd_table_add(&s->decisions, CD_KEY(e->step, e->rank));
+        if (x != NULL && !x->has_committed) {
+            x->has_committed = true;
+            x->committed_sequence = e->sequence;
+        }
+        take_use(s, e, r, "steps");
+        break;
+    }
+    case CDDP_EV_rank_end: take_end(s, e, r); break;
+    default: break;
+    }
+}
+
+typedef struct ballot {
+    uint64_t committed_mask, failed_mask, committed_sequence, failed_sequence;
+    uint32_t committed, failed, committed_rank, failed_rank;
+} ballot;
+
+/* F2. */
+static void report_ballot(state *s, int64_t step, const ballot *b)
+{
+    cddp_event at = {.rank = b->failed_rank, .step = (uint32_t)step, .sequence = b->failed_sequence};
+    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    f.ranks = b->failed_mask;
+    f.peer = (int32_t)b->committed_rank;
+    cd_finding_add_event(&f, b->committed_rank, b->committed_sequence);
+    char gave_up[96], committed[96];
+    cd_mask_print(b->failed_mask, b->failed, gave_up, sizeof gave_up);
+    cd_mask_print(b->committed_mask, b->committed, committed, sizeof committed);
+    CD_SAY(f.title, "%s gave up step %lld which %s committed", gave_up, (long long)step, committed);
+    CD_SAY(f.expected, "all survivors commit, or all give up");
+    CD_SAY(f.actual, "%u committed, %u gave up", b->committed, b->failed);
+    CD_SAY(f.advice, "agree on the outcome before stepping: a barrier or a reduced flag after the last bucket");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void judge_decisions(state *s)
+{
+    cd_table ballots; /* step → ballot */
+    cd_table_init(&ballots, s->scribe.context.allocator, sizeof(ballot));
+    for (size_t i = 0; i < s->decisions.count; i++) {
+        const decision *x = cd_table_value(&s->decisions, i);
+        const cd_key *key = cd_table_key(&s->decisions, i);
+        ballot *b = cd_table_add(&ballots, CD_KEY(key->part[0]));
+        if (b == NULL) break;
+        uint32_t rank = (uint32_t)key->part[1];
+        uint64_t bit = rank < 64 ? UINT64_C(1) << rank : 0;
+        if (x->has_committed && (b->committed++ == 0 || rank < b->committed_rank)) {
+            b->committed_rank = rank;
+            b->committed_sequence = x->committed_sequence;
+        }
+        bool gave_up = x->has_failed && !x->has_committed;
+        if (gave_up && (b->failed++ == 0 || rank < b->failed_rank)) {
+            b->failed_rank = rank;
+            b->failed_sequence = x->failed_sequence;
+        }
+        if (x->has_committed) b->committed_mask |= bit;
+        if (gave_up) b->failed_mask |= bit;
+    }
+    for (size_t i = 0; i < ballots.count; i++) {
+        const ballot *b = cd_table_value(&ballots, i);
+        if (b->committed == 0 || b->failed == 0) continue;
+        report_ballot(s, cd_table_key(&ballots, i)->part[0], b);
+        break;
+    }
+    cd_table_fini(&ballots);
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->failures + s->faults + s->deaths > 0)
+        cd_scribe_exercise(&s->scribe, "%llu operations failed, %llu faults struck, %llu ranks died", (unsigned long long)s->failures,
+                           (unsigned long long)s->faults, (unsigned long long)s->deaths);
+    judge_decisions(s);
+    cd_ranks_fini(&s->ranks);
+    cd_table_fini(&s->decisions);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_fault, CDDP_EV_collective_done, CDDP_EV_group, CDDP_EV_bucket_done, CDDP_EV_grad_final,
+                                 CDDP_EV_optimizer_step, CDDP_EV_rank_end};
+
+CD_CHECK_TABLE(fail, "I-FAIL", "failures are seen, agreed on and contained",
+               "After a fault or time-out no rank reads an incomplete result; survivors agree on abort or commit; state re-arms cleanly.");

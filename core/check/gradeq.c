@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-GRADEQ: after a synchronising backward every rank holds the same gradients, bit for bit, before anybody steps.
+**
+** Judged from   grad_final (presence and digest) across ranks by step, micro-step and parameter.
+** Exercised     two ranks told the content of the same synchronised gradient.
+** Blame         the odd ranks; with two ranks both.
+** Limits        globally unused gradients were not synchronised and may differ (FIN-05). Where the backend does not
+**               promise equal bits the check stays silent and the oracle's bound judges instead (C10-09).
+*/
+#include "core/check/scribe.h"
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_agree gradients; /* (step, micro-step, param) → presence, digest, bucket */
+    cd_ranks groups;    /* rank → group of the wrapper + 1 flag */
+    bool has_digest;
+} state;
+
+typedef struct wrapped {
+    int64_t group;
+    bool is_known;
+} wrapped;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-GRADEQ", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_agree_init(&s->gradients, context->allocator);
+    cd_ranks_init(&s->groups, context->allocator, sizeof(wrapped));
+    return CDDP_OK;
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    cd_scribe_learn(&s->scribe, e);
+    if (e->kind == CDDP_EV_wrap) {
+        wrapped *w = cd_ranks_add(&s->groups, e->rank);
+        if (w != NULL) *w = (wrapped){e->as.wrap.group, true};
+        return;
+    }
+    if (e->kind != CDDP_EV_grad_final) return;
+    const cddp_event_grad_final *g = &e->as.grad_final;
+    const wrapped *w = cd_ranks_find(&s->groups, e->rank);
+    if (w == NULL || !w->is_known || g->globally_unused) return;
+    if (!cd_scribe_has_equal_bits(&s->scribe, w->group)) return;
+    if (g->digest != 0) s->has_digest = true;
+    cd_agree_push(&s->gradients,
+                  &(cd_statement){.key = CD_KEY(e->step, e->micro_step, g->param, w->group), CD_SAYS(g->presence, g->digest, g->bucket)}, e);
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->has_digest && s->gradients.shared_count > 0)
+        cd_scribe_exercise(&s->scribe, "%llu synchronised gradients compared across ranks", (unsigned long long)s->gradients.shared_count);
+    cd_split split;
+    uint64_t count = 0;
+    for (size_t cursor = 0; cd_agree_next_step(&s->gradients, &cursor, &split, &count);) {
+        cddp_finding f = cd_finding_of(&s->scribe, &split);
+        char who[160];
+        cd_split_print(&split, who, sizeof who);
+        f.bucket = (int32_t)split.odd.data[2];
+        cd_finding_set_parameter(&s->scribe, &f, split.key->part[2]);
+        CD_SAY(f.title, "%s hold different gradients of %s after synchronisation (%llu parameters)", who, f.parameter, (unsigned long long)count);
+        CD_SAY(f.expected, "rank %u: %s, digest %016llx", split.right.rank, split.right.data[0] ? "a value" : "absent", (unsigned long long)split.right.data[1]);
+        CD_SAY(f.actual, "rank %u: %s, digest %016llx", split.odd.rank, split.odd.data[0] ? "a value" : "absent", (unsigned long long)split.odd.data[1]);
+        CD_SAY(f.advice, "look for a gradient that was added after finalisation, or a hook that returned a local buffer");
+        cd_scribe_report(&s->scribe, &f);
+    }
+    cd_agree_fini(&s->gradients);
+    cd_ranks_fini(&s->groups);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_grad_final};
+
+CD_CHECK_TABLE(gradeq, "I-GRADEQ", "synchronised gradients are equal on all ranks",
+               "After a synchronising backward, synced gradients are bitwise equal on all ranks, checked before step().");

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-HB: happens-before. A buffer is not written while a reduction may read it, nor read before its result is there.
+**
+** Judged from   two sources, each rank by itself.
+**     Buckets   between bucket_launch and bucket_done a bucket is in flight: a mark_ready into it, a grad_local of a
+**               parameter whose gradient is a view of it, and an optimizer_touch of one of its parameters are races.
+**     Streams   touch and order events, by vector clocks: every touch ticks its stream; `order` records a clock at a
+**               mark and joins it where it is waited for. Two accesses to overlapping bytes, one of them a write,
+**               must be ordered.
+** Exercised     a bucket was filled again after an earlier launch had completed, or two conflicting accesses on
+**               different streams were ordered.
+** Blame         the rank; the finding names both accesses.
+** Limits        sixteen streams per rank, the sixteen latest accesses per region; a marker that an access forgets can
+**               hide a race, never invent one.
+*/
+#include "core/check/layout.h"
+#include "core/check/scribe.h"
+
+#include <string.h>
+
+#define STREAMS_MAX 16
+#define ACCESSES_MAX 16
+
+typedef struct bucket_flight {
+    uint64_t launch_sequence, launches;
+    bool is_in_flight, has_completed;
+} bucket_flight;
+
+typedef struct clocks {
+    int64_t of[STREAMS_MAX][STREAMS_MAX]; /* of[s][t]: what stream s knows of stream t */
+} clocks;
+
+typedef struct marked_point {
+    int64_t of[STREAMS_MAX];
+} marked_point;
+
+typedef struct access {
+    int64_t stream, time, begin, end;
+    uint64_t sequence;
+    bool is_write;
+} access;
+
+typedef struct region_history {
+    access accesses[ACCESSES_MAX];
+    uint32_t count, next;
+    bool told;
+} region_history;
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_layouts layouts;
+    cd_table flights; /* (rank, bucket) → bucket_flight */
+    cd_table views;   /* (rank, param) → 1 when its gradient is a view of its bucket */
+    cd_ranks clocks;  /* of clocks */
+    cd_table points;  /* (rank, point) → marked_point */
+    cd_table regions; /* (rank, region) → region_history */
+    cd_table told;    /* (rank, bucket) → reported */
+    uint64_t reused, ordered;
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-HB", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_layouts_init(&s->layouts, context->allocator);
+    cd_table_init(&s->flights, context->allocator, sizeof(bucket_flight));
+    cd_table_init(&s->views, context->allocator, sizeof(int64_t));
+    cd_ranks_init(&s->clocks, context->allocator, sizeof(clocks));
+    cd_table_init(&s->points, context->allocator, sizeof(marked_point));
+    cd_table_init(&s->regions, context->allocator, sizeof(region_history));
+    cd_table_init(&s->told, context->allocator, sizeof(int64_t));
+    return CDDP_OK;
+}
+
+/* ---- buckets ---- */
+
+typedef struct bucket_use {
+    int64_t bucket, param;
+    const char *what;
+} bucket_use;
+
+static void use_bucket(state *s, const cddp_event *e, const bucket_use *use)
+{
+    bucket_flight *b = cd_table_find(&s->flights, CD_KEY(e->rank, use->bucket));
+    if (b == NULL) return;
+    if (!b->is_in_flight) {
+        if (b->has_completed) s->reused++;
+        return;
+    }
+    int64_t *told = cd_table_add(&s->told, CD_KEY(e->rank, use->bucket));
+    if (told == NULL || (*told)++ != 0) return;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cd_finding_add_event(&f, e->rank, b->launch_sequence);
+    f.bucket = (int32_t)use->bucket;
+    cd_finding_set_parameter(&s->scribe, &f, use->param);
+    CD_SAY(f.title, "rank %u: %s %s while bucket %lld is being reduced", e->rank, f.parameter, use->what, (long long)use->bucket);
+    CD_SAY(f.expected, "after the bucket's reduction has completed");
+    CD_SAY(f.actual, "between its launch (event %llu) and its completion", (unsigned long long)b->launch_sequence);
+    CD_SAY(f.advice, "wait for the bucket (finalisation does) before its memory is used again; accumulate inside no_sync");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void take_launch(state *s, const cddp_event *e)
+{
+    if (e->as.bucket_launch.shadow) return;
+    bucket_flight *b = cd_table_add(&s->flights, CD_KEY(e->rank, e->as.bucket_launch.bucket));
+    if (b == NULL) return;
+    b->is_in_flight = true;
+    b->launch_sequence = e->sequence;
+    b->launches++;
+}
+
+static void take_done(state *s, const cddp_event *e)
+{
+    bucket_flight *b = cd_table_find(&s->flights, CD_KEY(e->rank, e->as.bucket_done.bucket));
+    if (b == NULL) return;
+    b->is_in_flight = false;
+    b->has_completed = true;
+}
+
+/* A rebuild gives every bucket new memory and a new meaning. */
+static void take_rebuild(state *s, const cddp_event *e)
+{
+    for (size_t i = 0; i < s->flights.count; i++) {
+        if (cd_table_key(&s->flights, i)->part[0] != (int64_t)e->rank) continue;
+        bucket_flight *b = cd_table_value(&s->flights, i);
+        b->is_in_flight = false;
+    }
+}
+
+static void take_final(state *s, const cddp_event *e)
+{
+    int64_t *view = cd_table_add(&s->views, CD_KEY(e->rank, e->as.grad_final.param));
+    if (view != NULL) *view = e->as.grad_final.is_view;
+}
+
+static void take_local(state *s, const cddp_event *e)
+{
+    int64_t param = e->as.grad_local.param;
+    const int64_t *view = cd_table_find(&s->views, CD_KEY(e->rank, param));
+    const cd_place *place = cd_layouts_find(&s->layouts, e->rank, param);
+    if (view == NULL || *view == 0 || place == NULL) return;
+    use_bucket(s, e, &(bucket_use){place->bucket, param, "is accumulated into its view"});
+}
+
+/* ---- streams ---- */
+
+static int64_t stream_index(int64_t on_stream)
+{
+    int64_t index = on_stream + 1; /* the host is -1 */
+    return index >= 0 && index < STREAMS_MAX ? index : -1;
+}
+
+static void take_order(state *s, const cddp_event *e)
+{
+    clocks *c = cd_ranks_add(&s->clocks, e->rank);
+    marked_point *p = cd_table_add(&s->points, CD_KEY(e->rank, e->as.order.point));
+    int64_t from = stream_index(e->as.order.from), to = stream_index(e->as.order.to);
+    if (c == NULL || p == NULL) return;
+    if (!e->as.order.waits && from >= 0) {
+        memcpy(p->of, c->of[from], sizeof p->of);
+    } else if (e->as.order.waits && to >= 0) {
+        for (size_t t = 0; t < STREAMS_MAX; t++)
+            if (c->of[to][t] < p->of[t]) c->of[to][t] = p->of[t];
+    }
+}
+
+static void report_race(state *s, const cddp_event *e, const access *before)
+{
+    const cddp_event_touch *t = &e->as.touch;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cd_finding_add_event(&f, e->rank, before->sequence);
+    CD_SAY(f.title, "rank %u: region %lld is %s on stream %lld without waiting for the %s on stream %lld", e->rank, (long long)t->region,
+           t->write ? "written" : "read", (long long)t->on_stream, before->is_write ? "write" : "read", (long long)(before->stream - 1));
+    CD_SAY(f.expected, "an order between event %llu and event %llu", (unsigned long long)before->sequence, (unsigned long long)e->sequence);
+    CD_SAY(f.actual, "bytes %lld to %lld, none waits for the other; by %s", (long long)t->begin, (long long)t->end, e->text != NULL ? e->text : "somebody");
+    CD_SAY(f.advice, "record an event on stream %lld and let stream %lld wait for it", (long long)(before->stream - 1), (long long)t->on_stream);
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void take_touch(state *s, const cddp_event *e)
+{
+    const cddp_event_touch *t = &e->as.touch;
+    clocks *c = cd_ranks_add(&s->clocks, e->rank);
+    region_history *h = cd_table_add(&s->regions, CD_KEY(e->rank, t->region));
+    int64_t stream = stream_index(t->on_stream);
+    if (c == NULL || h == NULL || stream < 0) return;
+    for (uint32_t i = 0; i < h->count; i++) {
+        const access *a = &h->accesses[i];
+        bool conflicts = a->stream != stream && (a->is_write || t->write) && a->begin < t->end && t->begin < a->end;
+        if (!conflicts) continue;
+        if (a->time <= c->of[stream][a->stream]) {
+            s->ordered++;
+        } else if (!h->told) {
+            h->told = true;
+            report_race(s, e, a);
+        }
+    }
+    c->of[stream][stream]++;
+    h->accesses[h->next] = (access){stream, c->of[stream][stream], t->begin, t->end, e->sequence, t->write != 0};
+    h->next = (h->next + 1) % ACCESSES_MAX;
+    if (h->count < ACCESSES_MAX) h->count++;
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    cd_scribe_learn(&s->scribe, e);
+    cd_layouts_learn(&s->layouts, e);
+    switch (e->kind) {
+    case CDDP_EV_bucket_launch: take_launch(s, e); break;
+    case CDDP_EV_bucket_done: take_done(s, e); break;
+    case CDDP_EV_rebuild: take_rebuild(s, e); break;
+    case CDDP_EV_grad_final: take_final(s, e); break;
+    case CDDP_EV_grad_local: take_local(s, e); break;
+    case CDDP_EV_mark_ready:
+        use_bucket(s, e, &(bucket_use){e->as.mark_ready.bucket, e->as.mark_ready.param, "is copied in"});
+        break;
+    case CDDP_EV_optimizer_touch: {
+        const cd_place *place = cd_layouts_find(&s->layouts, e->rank, e->as.optimizer_touch.param);
+        if (place != NULL && e->as.optimizer_touch.touched)
+            use_bucket(s, e, &(bucket_use){place->bucket, e->as.optimizer_touch.param, "is stepped on"});
+        break;
+    }
+    case CDDP_EV_order: take_order(s, e); break;
+    case CDDP_EV_touch: take_touch(s, e); break;
+    default: break;
+    }
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->reused + s->ordered > 0)
+        cd_scribe_exercise(&s->scribe, "%llu uses of a bucket after its completion, %llu ordered accesses across streams",
+                           (unsigned long long)s->reused, (unsigned long long)s->ordered);
+    cd_layouts_fini(&s->layouts);
+    cd_table_fini(&s->flights);
+    cd_table_fini(&s->views);
+    cd_ranks_fini(&s->clocks);
+    cd_table_fini(&s->points);
+    cd_table_fini(&s->regions);
+    cd_table_fini(&s->told);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_bucket_layout, CDDP_EV_bucket_launch, CDDP_EV_bucket_done, CDDP_EV_rebuild,
+                                 CDDP_EV_grad_final, CDDP_EV_grad_local, CDDP_EV_mark_ready, CDDP_EV_optimizer_touch, CDDP_EV_order, CDDP_EV_touch};
+
+CD_CHECK_TABLE(hb, "I-HB", "no buffer is touched while somebody else may use it",
+               "Happens-before: last write before the launch reads, completion before the next write, read or reuse; per stream, by vector clocks.");

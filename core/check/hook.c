@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-HOOK: a comm hook is called once per bucket per window, in bucket order, with the last one marked, and keeps its
+** own law.
+**
+** Judged from   hook_call and hook_done between two finalised backwards; bucket_layout for which bucket is last;
+**               hook_law (a quantity the hook states itself, with its allowed distance); compare events of link 9;
+**               hook_done digests across ranks where the backend promises equal bits.
+** Exercised     a hook call completed.
+** Blame         the rank and the bucket; for a law the rank that broke it.
+** Limits        the first pass of a static graph marks no bucket as last (STA-04), so is_last is judged from the second
+**               window on. What a hook declares to be no communication (noop) makes ranks differ, as it should.
+*/
+#include "core/check/scribe.h"
+
+#include "core/trace/codes.h"
+#include "core/trace/tracer.h"
+
+#include <math.h>
+
+typedef struct rank_facts {
+    int64_t windows, last_bucket; /* finalised backwards; bucket of the previous call in this window, + 1 */
+    int64_t group, bucket_count;
+    int64_t generation;
+    uint64_t calls, done;
+    bool is_wrapped, told;
+} rank_facts;
+
+typedef struct call {
+    int64_t window; /* + 1; the window of the last call */
+    bool is_open;
+    uint64_t sequence;
+} call;
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_ranks ranks;    /* of rank_facts */
+    cd_table calls;    /* (rank, bucket) → call */
+    cd_agree results;  /* (step, micro-step, bucket) → digest, dtype */
+    cd_table laws;     /* law text and bucket → reported */
+    uint64_t completed;
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-HOOK", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
+    cd_table_init(&s->calls, context->allocator, sizeof(call));
+    cd_agree_init(&s->results, context->allocator);
+    cd_table_init(&s->laws, context->allocator, sizeof(int64_t));
+    return CDDP_OK;
+}
+
+typedef struct breach {
+    int64_t bucket;
+    const char *title, *expected, *actual;
+} breach;
+
+static void report(state *s, const cddp_event *e, rank_facts *r, const breach *b)
+{
+    if (r->told) return;
+    r->told = true;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    f.bucket = (int32_t)b->bucket;
+    CD_SAY(f.title, "rank %u: hook %s%s%s", e->rank, e->text != NULL ? e->text : "", e->text != NULL ? " " : "", b->title);
+    CD_SAY(f.expected, "%s", b->expected);
+    CD_SAY(f.actual, "%s", b->actual);
+    CD_SAY(f.advice, "a hook is called once per bucket per synchronised backward, in bucket order (HOOK-04)");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void take_call(state *s, const cddp_event *e, rank_facts *r)
+{
+    const cddp_event_hook_call *h = &e->as.hook_call;
+    call *c = cd_table_add(&s->calls, CD_KEY(e->rank, h->bucket));
+    if (c == NULL) return;
+    r->calls++;
+    char expected[96], actual[96];
+    CD_SAY(expected, "one call for bucket %lld between two finalisations", (long long)h->bucket);
+    CD_SAY(actual, "another call at event %llu", (unsigned long long)e->sequence);
+    if (c->window == r->windows + 1) report(s, e, r, &(breach){h->bucket, "is called twice for one bucket", expected, actual});
+    CD_SAY(expected, "a bucket after %lld", (long long)(r->last_bucket - 1));
+    CD_SAY(actual, "bucket %lld", (long long)h->bucket);
+    if (h->bucket + 1 < r->last_bucket) report(s, e, r, &(breach){h->bucket, "is called out of bucket order", expected, actual});
+    bool is_last = h->bucket + 1 == r->bucket_count;
+    CD_SAY(expected, "is_last %s: bucket %lld of %lld", is_last ? "set" : "not set", (long long)h->bucket, (long long)r->bucket_count);
+    CD_SAY(actual, "is_last %s", h->is_last ? "set" : "not set");
+    if (r->windows > 0 && r->bucket_count > 0 && is_last != (h->is_last != 0))
+        report(s, e, r, &(breach){h->bucket, "is told wrongly which bucket is last", expected, actual});
+    CD_SAY(expected, "layout %lld", (long long)r->generation);
+    CD_SAY(actual, "layout %lld", (long long)h->generation);
+    if (h->generation != r->generation) report(s, e, r, &(breach){h->bucket, "sees a layout that is not in force", expected, actual});
+    *c = (call){r->windows + 1, true, e->sequence};
+    r->last_bucket = h->bucket + 1;
+}
+
+static void take_done(state *s, const cddp_event *e, rank_facts *r)
+{
+    const cddp_event_hook_done *h = &e->as.hook_done;
+    call *c = cd_table_add(&s->calls, CD_KEY(e->rank, h->bucket));
+    if (c == NULL) return;
+    if (!c->is_open) report(s, e, r, &(breach){h->bucket, "completes without having been called", "a call before", "no open call"});
+    c->is_open = false;
+    r->done++;
+    s->completed++;
+    if (r->is_wrapped && h->digest != 0 && cd_scribe_has_equal_bits(&s->scribe, r->group))
+        cd_agree_push(&s->results, &(cd_statement){.key = CD_KEY(e->step, e->micro_step, h->bucket), CD_SAYS(h->digest, h->dtype)}, e);
+}
+
+static void take_law(state *s, const cddp_event *e)
+{
+    const cddp_event_hook_law *l = &e->as.hook_law;
+    double left = cd_f64_of(l->left), right = cd_f64_of(l->right), bound = cd_f64_of(l->bound);
+    if (fabs(left - right) <= bound) return;
+    int64_t *told = cd_table_add(&s->laws, CD_KEY(l->bucket));
+    if (told == NULL || (*told)++ != 0) return;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    f.bucket = (int32_t)l->bucket;
+    CD_SAY(f.title, "rank %u: the hook breaks its law for bucket %lld: %s", e->rank, (long long)l->bucket, e->text != NULL ? e->text : "");
+    CD_SAY(f.expected, "%.17g, within %.3g", right, bound);
+    CD_SAY(f.actual, "%.17g", left);
+    CD_SAY(f.advice, "state that is keyed by bucket index does not survive a rebuild; error feedback must remember what was not sent");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void take_compare(state *s, const cddp_event *e)
+{
+    const cddp_event_compare *c = &e->as.compare;
+    if (c->link != CD_LINK_LAW || c->bad == 0) return;
+    int64_t *told = cd_table_add(&s->laws, CD_KEY(c->param, 1));
+    if (told == NULL || (*told)++ != 0) return;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cd_finding_set_parameter(&s->scribe, &f, c->param);
+    CD_SAY(f.title, "rank %u: the hook's result for %s breaks its law: %s", e->rank, f.parameter, e->text != NULL ? e->text : "");
+    CD_SAY(f.expected, "%.17g, within %.3g", cd_f64_of(c->expected), cd_f64_of(c->bound));
+    CD_SAY(f.actual, "%.17g at element %lld", cd_f64_of(c->actual), (long long)c->element);
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void close_window(state *s, const cddp_event *e, rank_facts *r)
+{
+    for (int64_t b = 0; r->calls > r->done && b < r->bucket_count; b++) {
+        const call *c = cd_table_find(&s->calls, CD_KEY(e->rank, b));
+        if (c == NULL || !c->is_open) continue;
+        report(s, e, r, &(breach){b, "never completes for a bucket", "a result before finalisation", "none"});
+    }
+    r->calls = r->done = 0;
+    r->last_bucket = 0;
+    r->windows++;
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    cd_scribe_learn(&s->scribe, e);
+    rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+    if (r == NULL) return;
+    switch (e->kind) {
+    case CDDP_EV_wrap:
+        r->group = e->as.wrap.group;
+        r->is_wrapped = true;
+        break;
+    case CDDP_EV_bucket_layout:
+        if (e->as.bucket_layout.generation > r->generation) r->bucket_count = 0;
+        r->generation = e->as.bucket_layout.generation;
+        if (e->as.bucket_layout.bucket >= r->bucket_count) r->bucket_count = e->as.bucket_layout.bucket + 1;
+        break;
+    case CDDP_EV_hook_call: take_call(s, e, r); break;
+    case CDDP_EV_hook_done: take_done(s, e, r); break;
+    case CDDP_EV_hook_law: take_law(s, e); break;
+    case CDDP_EV_compare: take_compare(s, e); break;
+    case CDDP_EV_backward_end:
+        if (e->as.backward_end.finalized) close_window(s, e, r);
+        break;
+    default: break;
+    }
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->completed > 0) cd_scribe_exercise(&s->scribe, "%llu hook calls completed", (unsigned long long)s->completed);
+    cd_split split;
+    uint64_t count = 0;
+    size_t cursor = 0;
+    if (cd_agree_next_step(&s->results, &cursor, &split, &count)) {
+        cddp_finding f = cd_finding_of(&s->scribe, &split);
+        char who[160];
+        cd_split_print(&split, who, sizeof who);
+        f.bucket = (int32_t)split.key->part[2];
+        CD_SAY(f.title, "%s get different results from the hook for bucket %lld", who, (long long)split.key->part[2]);
+        CD_SAY(f.expected, "rank %u: %016llx", split.right.rank, (unsigned long long)split.right.data[0]);
+        CD_SAY(f.actual, "rank %u: %016llx", split.odd.rank, (unsigned long long)split.odd.data[0]);
+        CD_SAY(f.advice, "equality of replicas is the hook's responsibility (HOOK-08)");
+        cd_scribe_report(&s->scribe, &f);
+    }
+    cd_ranks_fini(&s->ranks);
+    cd_table_fini(&s->calls);
+    cd_agree_fini(&s->results);
+    cd_table_fini(&s->laws);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_bucket_layout, CDDP_EV_hook_call, CDDP_EV_hook_done,
+                                 CDDP_EV_hook_law, CDDP_EV_compare, CDDP_EV_backward_end};
+
+CD_CHECK_TABLE(hook, "I-HOOK", "the comm hook keeps its contract and its law",
+               "The hook contract holds per bucket and window; hook state is consistent over steps, rebuilds and ranks.");

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-INIT: before step 0 every rank holds the same parameters, buffers, names and ignore lists.
+**
+** Judged from   param, buffer, wrap and value at moment 1 (after the initial synchronisation, or in its place).
+** Exercised     at least two ranks told the content of a parameter or buffer at moment 1.
+** Blame         the odd ranks; with two ranks both.
+** Limits        ignored parameters and buffers may differ by right (IGN-01). That all agree on values which are not
+**               rank 0's is not seen.
+*/
+#include "core/check/scribe.h"
+
+#include "cddp/tensor.h"
+#include "core/base/hash.h"
+
+enum { ABOUT_PARAM, ABOUT_BUFFER, ABOUT_WRAP, ABOUT_VALUE };
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_agree tables;  /* (about, id) → what param, buffer and wrap say */
+    cd_agree values;  /* (what, id) → presence, digest */
+    cd_table ignored; /* (what, id) → 1 when some rank ignores it */
+    bool has_digest;
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-INIT", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_agree_init(&s->tables, context->allocator);
+    cd_agree_init(&s->values, context->allocator);
+    cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
+    return CDDP_OK;
+}
+
+static void note_ignored(state *s, int64_t what, int64_t id)
+{
+    int64_t *flag = cd_table_add(&s->ignored, CD_KEY(what, id));
+    if (flag != NULL) *flag = 1;
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    cd_scribe_learn(&s->scribe, e);
+    if (e->kind == CDDP_EV_param) {
+        const cddp_event_param *p = &e->as.param;
+        if (p->ignored) note_ignored(s, 0, p->ordinal);
+        cd_agree_push(&s->tables,
+                      &(cd_statement){.key = CD_KEY(ABOUT_PARAM, p->ordinal),
+                                      CD_SAYS(p->numel, p->dtype, p->shape, p->name,
+                                              p->requires_grad | p->ignored << 1 | p->sparse << 2, p->param)},
+                      e);
+    } else if (e->kind == CDDP_EV_buffer) {
+        const cddp_event_buffer *b = &e->as.buffer;
+        if (b->ignored) note_ignored(s, 1, b->buffer);
+        cd_agree_push(&s->tables,
+                      &(cd_statement){.key = CD_KEY(ABOUT_BUFFER, b->buffer),
+                                      CD_SAYS(b->numel, b->dtype, (int64_t)cd_hash_text(e->text), b->ignored)},
+                      e);
+    } else if (e->kind == CDDP_EV_wrap) {
+        const cddp_event_wrap *w = &e->as.wrap;
+        cd_agree_push(&s->tables,
+                      &(cd_statement){.key = CD_KEY(ABOUT_WRAP, w->group), CD_SAYS(w->params, w->buffers, w->init_sync)}, e);
+    } else if (e->as.value.moment == 1 && e->as.value.what <= 1) {
+        const cddp_event_value *v = &e->as.value;
+        if (v->digest != 0) s->has_digest = true;
+        cd_agree_push(&s->values, &(cd_statement){.key = CD_KEY(v->what, v->id), CD_SAYS(v->presence, v->digest)}, e);
+    }
+}
+
+static void say_flags(int64_t flags, char *text, size_t text_bytes)
+{
+    cd_say(text, text_bytes, "%s%s%s", (flags & 1) ? "trainable" : "frozen", (flags & 2) ? ", ignored" : "",
+           (flags & 4) ? ", sparse" : "");
+}
+
+static void report_table(state *s, const cd_split *split)
+{
+    cddp_finding f = cd_finding_of(&s->scribe, split);
+    char who[160], left[64], right[64];
+    cd_split_print(split, who, sizeof who);
+    const int64_t *x = split->right.data, *y = split->odd.data;
+    int64_t id = split->key->part[1];
+    if (split->key->part[0] == ABOUT_PARAM) {
+        const char *what = x[3] != y[3] ? "name" : x[0] != y[0] || x[2] != y[2] ? "shape" : x[1] != y[1] ? "dtype" : "flags";
+        CD_SAY(f.parameter, "%s", cd_scribe_get_ordinal(&s->scribe, id));
+        f.param = (int32_t)y[5];
+        say_flags(x[4], right, sizeof right);
+        say_flags(y[4], left, sizeof left);
+        CD_SAY(f.title, "%s disagree on the %s of parameter %lld, %s", who, what, (long long)id, f.parameter);
+        CD_SAY(f.expected, "rank %u: %lld elements of %s, %s, name digest %016llx", split->right.rank, (long long)x[0],
+               cddp_dtype_name((cddp_dtype)x[1]), right, (unsigned long long)x[3]);
+        CD_SAY(f.actual, "rank %u: %lld elements of %s, %s, name digest %016llx", split->odd.rank, (long long)y[0],
+               cddp_dtype_name((cddp_dtype)y[1]), left, (unsigned long long)y[3]);
+        CD_SAY(f.advice, "ranks must build the same model; dtypes are not verified at construction (INI-09)");
+    } else if (split->key->part[0] == ABOUT_BUFFER) {
+        CD_SAY(f.title, "%s disagree on buffer %s", who, cd_scribe_get_buffer(&s->scribe, id));
+        CD_SAY(f.expected, "rank %u: %lld elements of %s%s", split->right.rank, (long long)x[0], cddp_dtype_name((cddp_dtype)x[1]), x[3] ? ", ignored" : "");
+        CD_SAY(f.actual, "rank %u: %lld elements of %s%s", split->odd.rank, (long long)y[0], cddp_dtype_name((cddp_dtype)y[1]), y[3] ? ", ignored" : "");
+    } else {
+        CD_SAY(f.title, "%s disagree on how many parameters and buffers are wrapped", who);
+        CD_SAY(f.expected, "rank %u: %lld parameters, %lld buffers%s", split->right.rank, (long long)x[0], (long long)x[1], x[2] ? "" : ", no initial sync");
+        CD_SAY(f.actual, "rank %u: %lld parameters, %lld buffers%s", split->odd.rank, (long long)y[0], (long long)y[1], y[2] ? "" : ", no initial sync");
+    }
+    cd_scribe_report(&s->scribe, &f);
+}
+
+/* All differing values in one finding: the first is named, the rest counted. */
+static void report_values(state *s)
+{
+    cd_split split, first = {0};
+    uint64_t count = 0;
+    for (size_t cursor = 0; cd_agree_next(&s->values, &cursor, &split);) {
+        if (cd_table_find(&s->ignored, CD_KEY(split.key->part[0], split.key->part[1])) != NULL) continue;
+        if (count++ == 0) first = split;
+    }
+    if (count == 0) return;
+    cddp_finding f = cd_finding_of(&s->scribe, &first);
+    char who[160];
+    cd_split_print(&first, who, sizeof who);
+    bool is_buffer = first.key->part[0] == 1;
+    const char *name = is_buffer ? cd_scribe_get_buffer(&s->scribe, first.key->part[1]) : cd_scribe_get_ordinal(&s->scribe, first.key->part[1]);
+    if (!is_buffer) CD_SAY(f.parameter, "%s", name);
+    CD_SAY(f.title, "%s start with different values of %s %s (%llu tensors in all)", who, is_buffer ? "buffer" : "parameter", name,
+           (unsigned long long)count);
+    CD_SAY(f.expected, "rank %u: digest %016llx", first.right.rank, (unsigned long long)first.right.data[1]);
+    CD_SAY(f.actual, "rank %u: digest %016llx", first.odd.rank, (unsigned long long)first.odd.data[1]);
+    CD_SAY(f.advice, "without the initial synchronisation equal starting values are the caller's responsibility (INI-14)");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->has_digest && s->values.shared_count > 0)
+        cd_scribe_exercise(&s->scribe, "%llu initial tensors compared across ranks", (unsigned long long)s->values.shared_count);
+    cd_split split;
+    for (size_t cursor = 0; cd_agree_next(&s->tables, &cursor, &split);) report_table(s, &split);
+    report_values(s);
+    cd_agree_fini(&s->tables);
+    cd_agree_fini(&s->values);
+    cd_table_fini(&s->ignored);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_buffer, CDDP_EV_wrap, CDDP_EV_value};
+
+CD_CHECK_TABLE(init, "I-INIT", "all ranks start from the same model",
+               "State (parameters, buffers, name tables, ignore lists) agrees on all ranks before step 0.");

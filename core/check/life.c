@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-LIFE: nothing is used after it was given back: groups, works, memory regions.
+**
+** Judged from   group_close (works still outstanding), group_abort, collective_post/wait/done after a close, more
+**               completions than posts; memory and touch per region; store_key after the store's host ended.
+** Exercised     a group that had posted something was closed, or a region that was touched was released.
+** Blame         the rank that closed or released too early.
+** Limits        outstanding works at a close are forgiven on a rank that ended with an error or aborted the group. The
+**               store's host is rank 0, as rendezvous has it; only later events in time are compared with its end.
+*/
+#include "core/check/scribe.h"
+
+typedef struct member {
+    int64_t posted, ended, outstanding;
+    uint64_t close_sequence;
+    uint32_t close_step;
+    bool is_closed, is_aborted, told;
+} member;
+
+typedef struct region {
+    int64_t touches;
+    uint64_t release_sequence;
+    bool is_released, told;
+} region;
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_table members; /* (group, rank) → member */
+    cd_table regions; /* (rank, region) → region */
+    cd_ranks good;    /* rank → 1 when it returned well */
+    uint64_t host_end_ns, host_end_sequence;
+    uint64_t closed, released; /* after use */
+    bool host_ended, host_told;
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-LIFE", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_table_init(&s->members, context->allocator, sizeof(member));
+    cd_table_init(&s->regions, context->allocator, sizeof(region));
+    cd_ranks_init(&s->good, context->allocator, sizeof(int64_t));
+    return CDDP_OK;
+}
+
+static void report_closed(state *s, const cddp_event *e, member *m, int64_t group)
+{
+    if (m->told) return;
+    m->told = true;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cd_finding_add_event(&f, e->rank, m->close_sequence);
+    CD_SAY(f.title, "rank %u uses group '%s' after it was closed", e->rank, cd_scribe_get_group(&s->scribe, group));
+    CD_SAY(f.expected, "no operation after the close");
+    CD_SAY(f.actual, "%s", cddp_event_describe(e->kind)->name);
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void take_collective(state *s, const cddp_event *e, int64_t group)
+{
+    member *m = cd_table_add(&s->members, CD_KEY(group, e->rank));
+    if (m == NULL) return;
+    if (m->is_closed) report_closed(s, e, m, group);
+    if (e->kind == CDDP_EV_collective_post) m->posted++;
+    if (e->kind != CDDP_EV_collective_done) return;
+    if (++m->ended <= m->posted || m->told) return;
+    m->told = true;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    CD_SAY(f.title, "a work of group '%s' ends twice on rank %u", cd_scribe_get_group(&s->scribe, group), e->rank);
+    CD_SAY(f.expected, "%lld operations posted", (long long)m->posted);
+    CD_SAY(f.actual, "%lld ended", (long long)m->ended);
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void take_close(state *s, const cddp_event *e)
+{
+    member *m = cd_table_add(&s->members, CD_KEY(e->as.group_close.group, e->rank));
+    if (m == NULL) return;
+    m->is_closed = true;
+    m->outstanding = e->as.group_close.outstanding;
+    m->close_sequence = e->sequence;
+    m->close_step = e->step;
+    if (m->posted > 0) s->closed++;
+}
+
+static void take_memory(state *s, const cddp_event *e)
+{
+    region *r = cd_table_add(&s->regions, CD_KEY(e->rank, e->as.memory.region));
+    if (r == NULL) return;
+    if (e->as.memory.released && r->touches > 0) s->released++;
+    if (!e->as.memory.released) r->touches = 0;
+    r->is_released = e->as.memory.released;
+    r->release_sequence = e->sequence;
+}
+
+static void take_touch(state *s, const cddp_event *e)
+{
+    region *r = cd_table_add(&s->regions, CD_KEY(e->rank, e->as.touch.region));
+    if (r == NULL) return;
+    r->touches++;
+    if (!r->is_released || r->told) return;
+    r->told = true;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cd_finding_add_event(&f, e->rank, r->release_sequence);
+    CD_SAY(f.title, "rank %u: memory region %lld is %s after it was released", e->rank, (long long)e->as.touch.region,
+           e->as.touch.write ? "written" : "read");
+    CD_SAY(f.expected, "no access after the release");
+    CD_SAY(f.actual, "bytes %lld to %lld on stream %lld, by %s", (long long)e->as.touch.begin, (long long)e->as.touch.end,
+           (long long)e->as.touch.on_stream, e->text != NULL ? e->text : "somebody");
+    CD_SAY(f.advice, "keep the buffer alive until the stream that uses it has passed, or record the stream with the allocator");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void take_store_key(state *s, const cddp_event *e)
+{
+    if (!s->host_ended || s->host_told || e->rank == 0 || e->time_ns <= s->host_end_ns) return;
+    s->host_told = true;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    f.rank = 0;
+    f.ranks = 1;
+    f.peer = (int32_t)e->rank;
+    cd_finding_add_event(&f, 0, s->host_end_sequence);
+    CD_SAY(f.title, "rank 0 ended and took the store with it while rank %u still uses it", e->rank);
+    CD_SAY(f.expected, "the store outlives all its clients");
+    CD_SAY(f.actual, "key '%s' asked for after rank 0's end", e->text != NULL ? e->text : "");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void take_rank_end(state *s, const cddp_event *e)
+{
+    int64_t *good = cd_ranks_add(&s->good, e->rank);
+    if (good != NULL) *good = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK;
+    if (e->rank != 0) return;
+    s->host_ended = true;
+    s->host_end_ns = e->time_ns;
+    s->host_end_sequence = e->sequence;
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    cd_scribe_learn(&s->scribe, e);
+    switch (e->kind) {
+    case CDDP_EV_collective_post: take_collective(s, e, e->as.collective_post.group); break;
+    case CDDP_EV_collective_wait: take_collective(s, e, e->as.collective_wait.group); break;
+    case CDDP_EV_collective_done: take_collective(s, e, e->as.collective_done.group); break;
+    case CDDP_EV_group_close: take_close(s, e); break;
+    case CDDP_EV_group_abort: {
+        member *m = cd_table_add(&s->members, CD_KEY(e->as.group_abort.group, e->rank));
+        if (m != NULL) m->is_aborted = true;
+        break;
+    }
+    case CDDP_EV_memory: take_memory(s, e); break;
+    case CDDP_EV_touch: take_touch(s, e); break;
+    case CDDP_EV_store_key: take_store_key(s, e); break;
+    case CDDP_EV_rank_end: take_rank_end(s, e); break;
+    case CDDP_EV_group: {
+        /* A group that is opened again under the same id starts a new life. */
+        member *m = cd_table_add(&s->members, CD_KEY(e->as.group.group, e->rank));
+        if (m != NULL) *m = (member){0};
+        break;
+    }
+    default: break;
+    }
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->closed + s->released > 0)
+        cd_scribe_exercise(&s->scribe, "%llu groups closed after use, %llu regions released after use", (unsigned long long)s->closed,
+                           (unsigned long long)s->released);
+    for (size_t i = 0; i < s->members.count; i++) {
+        const member *m = cd_table_value(&s->members, i);
+        const cd_key *key = cd_table_key(&s->members, i);
+        const int64_t *good = cd_ranks_find(&s->good, (uint32_t)key->part[1]);
+        if (m->outstanding <= 0 || m->is_aborted || good == NULL || *good == 0) continue;
+        cddp_event at = {.rank = (uint32_t)key->part[1], .step = m->close_step, .sequence = m->close_sequence};
+        cddp_finding f = cd_finding_at(&s->scribe, &at);
+        CD_SAY(f.title, "rank %u closes group '%s' with %lld works not given back", at.rank, cd_scribe_get_group(&s->scribe, key->part[0]),
+               (long long)m->outstanding);
+        CD_SAY(f.expected, "every work waited for or released before the close");
+        CD_SAY(f.actual, "%lld of %lld outstanding", (long long)m->outstanding, (long long)m->posted);
+        cd_scribe_report(&s->scribe, &f);
+    }
+    cd_table_fini(&s->members);
+    cd_table_fini(&s->regions);
+    cd_ranks_fini(&s->good);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_collective_post, CDDP_EV_collective_wait, CDDP_EV_collective_done, CDDP_EV_group_close,
+                                 CDDP_EV_group_abort, CDDP_EV_group, CDDP_EV_memory, CDDP_EV_touch, CDDP_EV_store_key, CDDP_EV_rank_end};
+
+CD_CHECK_TABLE(life, "I-LIFE", "nothing is used after it was given back",
+               "No buffer, work handle, store or group is recycled while an operation or handle can still touch it.");

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-LIVE: no rank waits forever. When one does, the chain of who waits for whom is followed to its root or its cycle.
+**
+** Judged from   group (members), collective_post, collective_wait, collective_done and rank_end: a rank that hung, or
+**               whose wait timed out, waits for the members of that group that have not posted the operation.
+** Exercised     a wait of at least two ranks was followed and every rank's end is known.
+** Blame         the rank at the root of the chain, with what it did instead; in a cycle all ranks on it.
+** Limits        a time-out that a planted fault explains belongs to I-FAIL. A rank that waits outside a collective
+**               (rendezvous, teardown) is reported without a chain.
+*/
+#include "core/check/scribe.h"
+
+typedef struct member {
+    int64_t posted;
+    bool is_open;
+} member;
+
+typedef struct rank_facts {
+    int64_t waiting_group, waiting_sequence; /* of the wait that has not ended */
+    uint64_t wait_sequence, end_sequence;
+    uint32_t step, micro_step; /* of its last event */
+    int64_t end, status;
+    bool is_waiting, has_ended, has_timed_out, is_struck, is_known;
+} rank_facts;
+
+typedef struct operation {
+    int64_t data[5];
+} operation;
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_ranks ranks;      /* of rank_facts */
+    cd_table members;    /* (group, rank) → member */
+    cd_table operations; /* (group, k) → operation */
+    uint64_t waits;
+    bool has_fault;
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-LIVE", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
+    cd_table_init(&s->members, context->allocator, sizeof(member));
+    cd_table_init(&s->operations, context->allocator, sizeof(operation));
+    return CDDP_OK;
+}
+
+static void take_post(state *s, const cddp_event *e)
+{
+    const cddp_event_collective_post *c = &e->as.collective_post;
+    member *m = cd_table_add(&s->members, CD_KEY(c->group, e->rank));
+    operation *o = cd_table_add(&s->operations, CD_KEY(c->group, c->sequence));
+    if (m != NULL && c->sequence + 1 > m->posted) m->posted = c->sequence + 1;
+    if (o != NULL) *o = (operation){{c->op, c->reduce_op, c->root, c->dtype, c->numel}};
+}
+
+static void take_done(state *s, const cddp_event *e, rank_facts *r)
+{
+    const cddp_event_collective_done *d = &e->as.collective_done;
+    bool awaited = r->is_waiting && r->waiting_group == d->group && r->waiting_sequence == d->sequence;
+    if (d->status == CDDP_E_TIMEOUT) {
+        r->has_timed_out = true;
+        r->waiting_group = d->group;
+        r->waiting_sequence = d->sequence;
+        r->wait_sequence = e->sequence;
+    } else if (awaited && !r->has_timed_out) {
+        r->is_waiting = false;
+        if (d->status == CDDP_OK) s->waits++;
+    }
+}
+
+static void take_wait(const cddp_event *e, rank_facts *r)
+{
+    if (r->has_timed_out) return;
+    r->is_waiting = true;
+    r->waiting_group = e->as.collective_wait.group;
+    r->waiting_sequence = e->as.collective_wait.sequence;
+    r->wait_sequence = e->sequence;
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    cd_scribe_learn(&s->scribe, e);
+    if (e->kind == CDDP_EV_fault) {
+        s->has_fault = true;
+        rank_facts *struck = e->as.fault.target >= 0 ? cd_ranks_add(&s->ranks, (uint32_t)e->as.fault.target) : NULL;
+        if (struck != NULL) struck->is_struck = true;
+        return;
+    }
+    rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+    if (r == NULL) return;
+    r->is_known = true;
+    if (e->kind != CDDP_EV_rank_end) {
+        r->step = e->step;
+        r->micro_step = e->micro_step;
+    }
+    switch (e->kind) {
+    case CDDP_EV_group: {
+        member *m = cd_table_add(&s->members, CD_KEY(e->as.group.group, e->rank));
+        if (m != NULL) m->is_open = true;
+        break;
+    }
+    case CDDP_EV_collective_post: take_post(s, e); break;
+    case CDDP_EV_collective_wait: take_wait(e, r); break;
+    case CDDP_EV_collective_done: take_done(s, e, r); break;
+    case CDDP_EV_rank_end:
+        r->has_ended = true;
+        r->end = e->as.rank_end.end;
+        r->status = e->as.rank_end.status;
+        r->end_sequence = e->sequence;
+        break;
+    default: break;
+    }
+}
+
+static bool is_stuck(const rank_facts *r)
+{
+    return r->is_known && (r->end == 2 || r->has_timed_out);
+}
+
+/* The first member of the group that has not posted the operation that `rank` waits for; -1 when there is none. */
+static int64_t missing_for(const state *s, const rank_facts *r)
+{
+    if (!r->is_waiting && !r->has_timed_out) return -1;
+    int64_t missing = -1;
+    for (size_t i = 0; i < s->members.count; i++) {
+        const cd_key *key = cd_table_key(&s->members, i);
+        const member *m = cd_table_value(&s->members, i);
+        if (key->part[0] != r->waiting_group || m->posted > r->waiting_sequence) continue;
+        if (missing < 0 || key->part[1] < missing) missing = key->part[1];
+    }
+    return missing;
+}
+
+static void describe_end(const rank_facts *r, char *text, size_t text_bytes)
+{
+    static const char *const words[] = {"ended normally", "was killed", "hangs outside a collective", "crashed"};
+    if (!r->has_ended) cd_say(text, text_bytes, "was last seen at step %u", r->step);
+    else if (r->end == 0 && r->status != CDDP_OK) cd_say(text, text_bytes, "ended with an error (%s)", cddp_status_text((cddp_status)r->status));
+    else cd_say(text, text_bytes, "%s after step %u", words[r->end >= 0 && r->end < 4 ? r->end : 2], r->step);
+}
+
+typedef struct chain {
+    uint32_t first, root;
+    uint64_t mask;
+    uint32_t length;
+    bool is_cycle;
+} chain;
+
+static chain follow(const state *s, uint32_t from)
+{
+    chain c = {.first = from, .root = from};
+    for (size_t i = 0; i <= s->ranks.count; i++) {
+        const rank_facts *r = cd_ranks_find(&s->ranks, c.root);
+        if (c.root < 64) c.mask |= UINT64_C(1) << c.root;
+        c.length++;
+        int64_t next = r != NULL && is_stuck(r) ? missing_for(s, r) : -1;
+        if (next < 0) return c;
+        c.root = (uint32_t)next;
+        if (c.root < 64 && ((c.mask >> c.root) & 1)) {
+            c.is_cycle = true;
+            return c;
+        }
+    }
+    c.is_cycle = true;
+    return c;
+}
+
+static void describe_wait(state *s, uint32_t rank, char *text, size_t text_bytes)
+{
+    const rank_facts *r = cd_ranks_find(&s->ranks, rank);
+    const operation *o = cd_table_find(&s->operations, CD_KEY(r->waiting_group, r->waiting_sequence));
+    char operation_words[96] = "an operation";
+    if (o != NULL) cd_operation_print(o->data, operation_words, sizeof operation_words);
+    cd_say(text, text_bytes, "rank %u waits for rank %lld in %s, #%lld of group '%s'", rank, (long long)missing_for(s, r), operation_words,
+           (long long)r->waiting_sequence, cd_scribe_get_group(&s->scribe, r->waiting_group));
+}
+
+static void report_cycle(state *s, const chain *c, cddp_finding *f)
+{
+    const rank_facts *other = cd_ranks_find(&s->ranks, c->root);
+    f->rank = -1;
+    f->ranks = c->mask;
+    CD_SAY(f->title, "ranks wait for one another in a cycle of %u", c->length);
+    describe_wait(s, c->first, f->expected, sizeof f->expected);
+    int64_t next = missing_for(s, cd_ranks_find(&s->ranks, c->first));
+    uint32_t peer = next >= 0 ? (uint32_t)next : c->root;
+    describe_wait(s, peer, f->actual, sizeof f->actual);
+    f->peer = (int32_t)peer;
+    cd_finding_add_event(f, c->root, other->wait_sequence);
+    CD_SAY(f->advice, "operations of several groups must be issued in one order on all ranks, or the slots for them must suffice");
+}
+
+static void report_root(state *s, const chain *c, cddp_finding *f)
+{
+    const rank_facts *root = cd_ranks_find(&s->ranks, c->root);
+    f->rank = (int32_t)c->root;
+    f->peer = (int32_t)c->first;
+    f->ranks = c->root < 64 ? UINT64_C(1) << c->root : 0;
+    char did[120];
+    describe_end(root, did, sizeof did);
+    CD_SAY(f->title, "rank %u %s and never joined what rank %u waits for", c->root, did, c->first);
+    describe_wait(s, c->first, f->expected, sizeof f->expected);
+    CD_SAY(f->actual, "rank %u %s", c->root, did);
+    cd_finding_add_event(f, c->root, root->end_sequence);
+    CD_SAY(f->advice, "compare what rank %u posts with the others from step %u on", c->root, root->step);
+}
+
+static void report(state *s, uint32_t rank)
+{
+    const rank_facts *r = cd_ranks_find(&s->ranks, rank);
+    chain c = follow(s, rank);
+    const rank_facts *root = cd_ranks_find(&s->ranks, c.root);
+    bool hung = r->end == 2;
+    if (!hung && (s->has_fault || root == NULL)) return;
+    cddp_event at = {.rank = rank, .step = r->step, .micro_step = r->micro_step, .sequence = r->wait_sequence};
+    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    if (c.is_cycle) {
+        report_cycle(s, &c, &f);
+    } else if (c.length > 1 && root != NULL) {
+        report_root(s, &c, &f);
+    } else {
+        CD_SAY(f.title, "rank %u never comes back", rank);
+        CD_SAY(f.expected, "it returns");
+        CD_SAY(f.actual, "it waits %s", r->is_waiting ? "for an operation that all members have posted" : "outside a collective");
+    }
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    uint32_t known = 0, ended = 0;
+    int64_t stuck = -1;
+    for (uint32_t i = 0; i < s->ranks.count; i++) {
+        const rank_facts *r = cd_ranks_find(&s->ranks, i);
+        known += r->is_known;
+        ended += r->is_known && r->has_ended;
+        if (stuck < 0 && is_stuck(r)) stuck = i;
+    }
+    if (known > 1 && ended == known && s->waits > 1)
+        cd_scribe_exercise(&s->scribe, "%llu waits ended and the end of all %u ranks is known", (unsigned long long)s->waits, known);
+    /* One finding: who waits for a stuck rank is stuck for the same reason. */
+    if (stuck >= 0) report(s, (uint32_t)stuck);
+    cd_ranks_fini(&s->ranks);
+    cd_table_fini(&s->members);
+    cd_table_fini(&s->operations);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_group, CDDP_EV_collective_post, CDDP_EV_collective_wait, CDDP_EV_collective_done, CDDP_EV_rank_end, CDDP_EV_fault};
+
+CD_CHECK_TABLE(live, "I-LIVE", "no rank waits forever",
+               "Under a fair schedule and bounded in-flight slots no rank waits forever; the wait-for graph is acyclic.");

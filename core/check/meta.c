@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-META: a setting that was accepted has its observable effect.
+**
+** Judged from   option events ("key=value") against what the trace shows:
+**     no_sync                        forwards inside it do not arm the reducer, their backwards launch nothing (NSY-02)
+**     ddp.find_unused_parameters     a used map exists once a backward was finalised (UNU-02)
+**     ddp.broadcast_buffers          buffers were synchronised before some synchronising forward (BUF-02)
+**     hook.name                      the hook was called for the buckets that were launched (HOOK-04)
+**     join.enable                    the join protocol spoke (JON-03)
+**     policy of the wire             a hook that declares a narrower wire sends fewer bytes (ZOO-60)
+** Exercised     one of these settings was on and its effect was seen.
+** Blame         the rank on which the setting had none.
+** Limits        settings whose only effect is on memory or time are not judged from a trace.
+*/
+#include "core/check/scribe.h"
+
+#include "cddp/tensor.h"
+
+
+#include <string.h>
+
+typedef struct rank_facts {
+    bool find_unused, broadcast_buffers, has_hook, joins; /* settings */
+    bool has_map, has_buffer_sync, has_hook_call, has_notified; /* effects */
+    bool has_armed, finalized, is_armed, last_sync;
+    bool told_no_sync;
+    int64_t buffers, launches, depth, silent_backwards, world_size;
+    int64_t wire;      /* declared dtype + 1; 0: none */
+    int64_t call_bytes;
+    int64_t narrow_calls, wide_calls;
+    cddp_event last;   /* any event of the rank, as a place for findings at the end */
+} rank_facts;
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_ranks ranks; /* of rank_facts */
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-META", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
+    return CDDP_OK;
+}
+
+static bool has_value(const char *text, const char *key)
+{
+    size_t n = strlen(key);
+    if (strncmp(text, key, n) != 0 || text[n] != '=') return false;
+    const char *value = text + n + 1;
+    return value[0] != '\0' && strcmp(value, "false") != 0 && strcmp(value, "0") != 0 && strcmp(value, "none") != 0;
+}
+
+static void take_option(rank_facts *r, const char *text)
+{
+    if (text == NULL) return;
+    if (has_value(text, "ddp.find_unused_parameters")) r->find_unused = true;
+    if (has_value(text, "ddp.broadcast_buffers")) r->broadcast_buffers = true;
+    if (has_value(text, "hook.name")) r->has_hook = true;
+    if (has_value(text, "join.enable")) r->joins = true;
+    /* A static graph overrides the search for unused parameters (STA-02). */
+    if (has_value(text, "ddp.static_graph")) r->find_unused = false;
+}
+
+static void report_no_sync(state *s, const cddp_event *e, rank_facts *r, const char *what)
+{
+    if (r->told_no_sync) return;
+    r->told_no_sync = true;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    CD_SAY(f.title, "no_sync has no effect on rank %u: %s", e->rank, what);
+    CD_SAY(f.expected, "gradients accumulate locally until the first forward outside no_sync");
+    CD_SAY(f.actual, "%s at step %u micro-step %u", what, e->step, e->micro_step);
+    CD_SAY(f.advice, "the flag is read in forward (FWD-03): forward and backward of a micro-step belong into the same context");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void take_forward(state *s, const cddp_event *e, rank_facts *r)
+{
+    const cddp_event_forward_begin *f = &e->as.forward_begin;
+    if (r->depth > 0 && f->sync) report_no_sync(s, e, r, "a forward inside it arms the reducer");
+    r->last_sync = f->sync;
+    if (f->sync && f->grad_mode) r->is_armed = r->has_armed = true;
+}
+
+static void take_hook(rank_facts *r, const cddp_event *e)
+{
+    if (e->kind == CDDP_EV_hook_call) {
+        r->has_hook_call = true;
+        r->call_bytes = e->as.hook_call.bytes;
+        bool narrow = r->wire != 0 && cddp_dtype_bytes((cddp_dtype)(r->wire - 1)) < cddp_dtype_bytes((cddp_dtype)e->as.hook_call.dtype);
+        if (!narrow) r->call_bytes = 0;
+    } else if (r->call_bytes > 0 && e->as.hook_done.wire_bytes > 0) {
+        if (e->as.hook_done.wire_bytes < r->call_bytes) r->narrow_calls++;
+        else r->wide_calls++;
+    }
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+    if (r == NULL) return;
+    r->last = *e;
+    r->last.text = NULL;
+    switch (e->kind) {
+    case CDDP_EV_rank_begin: r->world_size = e->as.rank_begin.world_size; break;
+    case CDDP_EV_option: take_option(r, e->text); break;
+    case CDDP_EV_wrap: r->buffers = e->as.wrap.buffers; break;
+    case CDDP_EV_no_sync: r->depth = e->as.no_sync.entered ? e->as.no_sync.depth : e->as.no_sync.depth - 1; break;
+    case CDDP_EV_forward_begin: take_forward(s, e, r); break;
+    case CDDP_EV_bucket_launch:
+        if (e->as.bucket_launch.shadow) break;
+        r->launches++;
+        if (!r->is_armed && !r->last_sync) report_no_sync(s, e, r, "a bucket is launched after a forward inside it");
+        break;
+    case CDDP_EV_backward_end:
+        if (e->as.backward_end.finalized) {
+            r->finalized = true;
+            r->is_armed = false;
+        } else if (!r->last_sync) {
+            r->silent_backwards++;
+        }
+        break;
+    case CDDP_EV_used_local: r->has_map = true; break;
+    case CDDP_EV_buffer_sync: r->has_buffer_sync |= e->as.buffer_sync.location <= 1; break;
+    case CDDP_EV_join_notify: r->has_notified = true; break;
+    case CDDP_EV_policy:
+        if (e->as.policy.site == 0) r->wire = e->as.policy.dtype + 1;
+        break;
+    case CDDP_EV_hook_call:
+    case CDDP_EV_hook_done: take_hook(r, e); break;
+    default: break;
+    }
+}
+
+static void report_idle(state *s, const rank_facts *r, const char *setting, const char *effect)
+{
+    cddp_finding f = cd_finding_at(&s->scribe, &r->last);
+    CD_SAY(f.title, "%s has no effect on rank %u", setting, r->last.rank);
+    CD_SAY(f.expected, "%s", effect);
+    CD_SAY(f.actual, "nothing of the kind in the trace");
+    CD_SAY(f.advice, "the setting was accepted and then ignored");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void judge_rank(state *s, const rank_facts *r)
+{
+    struct {
+        const char *setting, *effect;
+        bool is_on, is_due, is_seen;
+    } rows[] = {
+        {"find_unused_parameters", "a used map after a finalised backward", r->find_unused, r->finalized, r->has_map},
+        {"broadcast_buffers", "a buffer synchronisation before a forward", r->broadcast_buffers, r->has_armed && r->buffers > 0, r->has_buffer_sync},
+        {"the comm hook", "a hook call for every launched bucket", r->has_hook, r->launches > 0, r->has_hook_call},
+        {"join", "a notification per iteration", r->joins, r->has_armed, r->has_notified},
+        {"the hook's declared wire dtype", "fewer bytes on the wire than in the bucket", r->wide_calls + r->narrow_calls > 0, true, r->wide_calls == 0},
+        {"no_sync", "backwards that launch nothing", r->silent_backwards > 0, true, !r->told_no_sync},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (!rows[i].is_on || !rows[i].is_due) continue;
+        if (rows[i].is_seen) cd_scribe_exercise(&s->scribe, "%s: %s", rows[i].setting, rows[i].effect);
+        else if (i < 5) report_idle(s, r, rows[i].setting, rows[i].effect);
+    }
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    for (size_t i = 0; i < s->ranks.count; i++) judge_rank(s, cd_ranks_find(&s->ranks, (uint32_t)i));
+    cd_ranks_fini(&s->ranks);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_rank_begin, CDDP_EV_option, CDDP_EV_wrap, CDDP_EV_no_sync, CDDP_EV_forward_begin, CDDP_EV_bucket_launch,
+                                 CDDP_EV_backward_end, CDDP_EV_used_local, CDDP_EV_buffer_sync, CDDP_EV_join_notify,
+                                 CDDP_EV_policy, CDDP_EV_hook_call, CDDP_EV_hook_done};
+
+CD_CHECK_TABLE(meta, "I-META", "accepted settings have their effect",
+               "Every accepted setting has its observable effect; the checker itself is sound on clean programs and does not perturb them.");

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-ONCE: every gradient contribution enters the value that the optimizer consumes, exactly once.
+**
+** Judged from   a ledger per rank and parameter:
+**     O1  a parameter is marked ready at most once between two preparations (ERR-03), a bucket launched at most once
+**     O2  an optimizer steps on a parameter only when every contribution since its last reduction was reduced: after a
+**         grad_local comes a grad_final, or (optimizer in backward) the bucket's completion
+**     O3  contributions within a step accumulate: their number falls only after the program dropped gradients
+**     O4  compare events whose shape is a missing or doubled contribution
+** Exercised     an optimizer stepped on a parameter whose contributions had all been reduced.
+** Blame         O1, O3: the rank and parameter. O2: all ranks that stepped; the finding says why: the backward did not
+**               synchronise, or the bucket was never launched and which parameter it waited for.
+** Limits        the weight of a contribution is I-SCALE's and I-REF's business. The ledger counts what the engine says
+**               it accumulated.
+*/
+#include "core/check/layout.h"
+#include "core/check/tally.h"
+
+typedef struct ledger {
+    int64_t pending, contributions;
+    uint64_t local_sequence, final_sequence;
+    uint32_t pending_step, pending_micro; /* the first contribution that has not been reduced */
+    uint32_t last_step;
+    int64_t ready_window; /* + 1 */
+    int64_t zero_epoch;
+    bool has_local;
+} ledger;
+
+typedef struct rank_facts {
+    int64_t window, zero_epoch;
+    bool last_sync, is_prepared;
+} rank_facts;
+
+typedef struct bucket_facts {
+    int64_t launched_window; /* + 1 */
+    uint64_t done_sequence;
+    bool is_done;
+} bucket_facts;
+
+/* An optimizer step on gradients that were not reduced, all ranks together. */
+typedef struct unreduced {
+    int64_t param, ranks_count, tensors;
+    uint64_t mask, sequence, local_sequence;
+    uint32_t rank, pending_step, pending_micro;
+    char why[160];
+} unreduced;
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_layouts layouts;
+    cd_tally tally;
+    cd_table ledgers;  /* (rank, param) → ledger */
+    cd_table buckets;  /* (rank, bucket) → bucket_facts */
+    cd_ranks ranks;    /* of rank_facts */
+    cd_table steps;    /* step → unreduced */
+    cd_table steppers; /* (step, rank) → 1 */
+    cd_table told;     /* (kind, param or bucket) → reported */
+    uint64_t consumed;
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-ONCE", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_layouts_init(&s->layouts, context->allocator);
+    cd_tally_init(&s->tally, context->allocator);
+    cd_table_init(&s->ledgers, context->allocator, sizeof(ledger));
+    cd_table_init(&s->buckets, context->allocator, sizeof(bucket_facts));
+    cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
+    cd_table_init(&s->steps, context->allocator, sizeof(unreduced));
+    cd_table_init(&s->steppers, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->told, context->allocator, sizeof(int64_t));
+    return CDDP_OK;
+}
+
+static bool tell_once(state *s, int64_t kind, int64_t id)
+{
+    int64_t *told = cd_table_add(&s->told, CD_KEY(kind, id));
+    return told != NULL && (*told)++ == 0;
+}
+
+/* O3. */
+static void take_local(state *s, const cddp_event *e, const rank_facts *r)
+{
+    const cddp_event_grad_local *g = &e->as.grad_local;
+    ledger *l = g->presence != 0 ? cd_table_add(&s->ledgers, CD_KEY(e->rank, g->param)) : NULL;
+    if (l == NULL) return;
+    bool may_fall = !l->has_local || l->zero_epoch != r->zero_epoch || l->last_step != e->step;
+    if (!may_fall && g->contributions <= l->contributions && tell_once(s, 3, g->param)) {
+        cddp_finding f = cd_finding_at(&s->scribe, e);
+        cd_finding_add_event(&f, e->rank, l->local_sequence);
+        cd_finding_set_parameter(&s->scribe, &f, g->param);
+        CD_SAY(f.title, "rank %u: the gradient of %s loses what earlier micro-steps accumulated", e->rank, f.parameter);
+        CD_SAY(f.expected, "%lld contributions after micro-step %u", (long long)l->contributions + 1, e->micro_step);
+        CD_SAY(f.actual, "%lld: it was dropped in between, and not by the program", (long long)g->contributions);
+        CD_SAY(f.advice, "only the program may drop gradients, at the boundary of a step; a boundary flag that is always true drops them every time");
+        cd_scribe_report(&s->scribe, &f);
+    }
+    if (l->pending++ == 0) {
+        l->pending_step = e->step;
+        l->pending_micro = e->micro_step;
+    }
+    l->contributions = g->contributions;
+    l->local_sequence = e->sequence;
+    l->last_step = e->step;
+    l->zero_epoch = r->zero_epoch;
+    l->has_local = true;
+}
+
+static void report_twice(state *s, const cddp_event *e, const char *what, const int64_t param_and_bucket[2])
+{
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    f.bucket = (int32_t)param_and_bucket[1];
+    cd_finding_set_parameter(&s->scribe, &f, param_and_bucket[0]);
+    CD_SAY(f.title, "rank %u: %s%s%s twice in one backward", e->rank, f.parameter, f.parameter[0] ? " " : "", what);
+    CD_SAY(f.expected, "once between two preparations of the reducer");
+    CD_SAY(f.actual, "again at event %llu", (unsigned long long)e->sequence);
+    CD_SAY(f.advice, "a parameter used outside forward, a re-entrant checkpoint, or wrong unused detection marks it twice (ERR-03)");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+/* O1. */
+static void take_ready(state *s, const cddp_event *e, const rank_facts *r)
+{
+    const cddp_event_mark_ready *m = &e->as.mark_ready;
+    ledger *l = cd_table_add(&s->ledgers, CD_KEY(e->rank, m->param));
+    if (l == NULL) return;
+    if (l->ready_window == r->window + 1 && tell_once(s, 1, m->param))
+        report_twice(s, e, "is marked ready", (int64_t[]){m->param, m->bucket});
+    l->ready_window = r->window + 1;
+}
+
+static void take_launch(state *s, const cddp_event *e, const rank_facts *r)
+{
+    const cddp_event_bucket_launch *b = &e->as.bucket_launch;
+    bucket_facts *x = b->shadow ? NULL : cd_table_add(&s->buckets, CD_KEY(e->rank, b->bucket));
+    if (x == NULL) return;
+    char what[64];
+    CD_SAY(what, "bucket %lld is launched", (long long)b->bucket);
+    if (x->launched_window == r->window + 1 && tell_once(s, 2, b->bucket)) report_twice(s, e, what, (int64_t[]){-1, b->bucket});
+    x->launched_window = r->window + 1;
+    x->is_done = false;
+}
+
+static void take_final(state *s, const cddp_event *e)
+{
+    const cddp_event_grad_final *g = &e->as.grad_final;
+    ledger *l = cd_table_add(&s->ledgers, CD_KEY(e->rank, g->param));
+    if (l == NULL || g->globally_unused) return;
+    l->pending = 0;
+    l->final_sequence = e->sequence;
+}
+
+/* Which parameter of the bucket never became ready in this window; -1 when all did. */
+static int64_t straggler_of(const state *s, const cddp_event *e, const cd_place *place)
+{
+    const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
+    for (int64_t slot = 0;; slot++) {
+        int64_t param = cd_layouts_member(&s->layouts, e->rank, (int64_t[]){place->bucket, slot});
+        if (param < 0) return -1;
+        const ledger *l = cd_table_find(&s->ledgers, CD_KEY(e->rank, param));
+        if (l == NULL || l->ready_window != r->window + 1) return param;
+    }
+}
+
+static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u)
+{
+    const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
+    const cd_place *place = cd_layouts_find(&s->layouts, e->rank, u->param);
+    const bucket_facts *b = place != NULL ? cd_table_find(&s->buckets, CD_KEY(e->rank, place->bucket)) : NULL;
+    bool launched = b != NULL && b->launched_window == r->window + 1;
+    int64_t straggler = place != NULL && r->is_prepared && !launched ? straggler_of(s, e, place) : -1;
+    if (l->final_sequence != 0 && l->pending == 1 && !r->is_prepared && r->last_sync)
+        CD_SAY(u->why, "it was added after the reduction had been finalised (FWD-09)");
+    else if (straggler >= 0)
+        CD_SAY(u->why, "bucket %lld was never launched: %s did not become ready", (long long)place->bucket, cd_scribe_get_parameter(&s->scribe, straggler));
+    else if (!r->last_sync) CD_SAY(u->why, "the last forward ran inside no_sync, or outside the wrapper");
+    else if (launched) CD_SAY(u->why, "bucket %lld had been launched and not been finalised", (long long)place->bucket);
+    else CD_SAY(u->why, "no reduction was launched for it");
+}
+
+/* O2. */
+static void take_touch(state *s, const cddp_event *e)
+{
+    const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
+    ledger *l = t->touched && t->param >= 0 ? cd_table_find(&s->ledgers, CD_KEY(e->rank, t->param)) : NULL;
+    if (l == NULL || !l->has_local) return;
+    const cd_place *place = cd_layouts_find(&s->layouts, e->rank, t->param);
+    const bucket_facts *b = place != NULL ? cd_table_find(&s->buckets, CD_KEY(e->rank, place->bucket)) : NULL;
+    bool in_backward = b != NULL && b->is_done && b->done_sequence > l->local_sequence && l->final_sequence < l->local_sequence;
+    if (l->pending == 0 || in_backward) {
+        l->pending = 0;
+        s->consumed++;
+        return;
+    }
+    unreduced *u = cd_table_add(&s->steps, CD_KEY(e->step));
+    int64_t *stepped = cd_table_add(&s->steppers, CD_KEY(e->step, e->rank));
+    if (u == NULL || stepped == NULL) return;
+    if ((*stepped)++ == 0) u->ranks_count++;
+    if (e->rank < 64) u->mask |= UINT64_C(1) << e->rank;
+    if (u->tensors++ == 0 || e->rank < u->rank) {
+        u->param = t->param;
+        u->rank = e->rank;
+        u->sequence = e->sequence;
+        u->local_sequence = l->local_sequence;
+        u->pending_step = l->pending_step;
+        u->pending_micro = l->pending_micro;
+        explain(s, e, l, u);
+    }
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    cd_scribe_learn(&s->scribe, e);
+    cd_layouts_learn(&s->layouts, e);
+    rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+    if (r == NULL) return;
+    switch (e->kind) {
+    case CDDP_EV_forward_begin:
+        r->last_sync = e->as.forward_begin.sync;
+        if (e->as.forward_begin.sync && e->as.forward_begin.grad_mode) {
+            r->window++;
+            r->is_prepared = true;
+        }
+        break;
+    case CDDP_EV_backward_end:
+        if (!e->as.backward_end.finalized) break;
+        r->window++;
+        r->is_prepared = false;
+        break;
+    case CDDP_EV_zero_grad: r->zero_epoch++; break;
+    case CDDP_EV_checkpoint: r->zero_epoch += e->as.checkpoint.loaded; break;
+    case CDDP_EV_grad_local: take_local(s, e, r); break;
+    case CDDP_EV_mark_ready: take_ready(s, e, r); break;
+    case CDDP_EV_bucket_launch: take_launch(s, e, r); break;
+    case CDDP_EV_bucket_done: {
+        bucket_facts *b = cd_table_add(&s->buckets, CD_KEY(e->rank, e->as.bucket_done.bucket));
+        if (b == NULL) break;
+        b->is_done = true;
+        b->done_sequence = e->sequence;
+        break;
+    }
+    case CDDP_EV_grad_final: take_final(s, e); break;
+    case CDDP_EV_optimizer_touch: take_touch(s, e); break;
+    case CDDP_EV_compare:
+        if (e->as.compare.shape == CD_SHAPE_MISSING || e->as.compare.shape == CD_SHAPE_DOUBLED || e->as.compare.bad == 0)
+            cd_tally_push(&s->tally, e);
+        break;
+    default: break;
+    }
+}
+
+static void report_unreduced(state *s, int64_t step, const unreduced *u)
+{
+    cddp_event at = {.rank = u->rank, .step = (uint32_t)step, .micro_step = u->pending_micro, .sequence = u->sequence};
+    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    const cd_place *place = cd_layouts_find(&s->layouts, u->rank, u->param);
+    char who[96];
+    cd_finding_add_event(&f, u->rank, u->local_sequence);
+    cd_finding_set_parameter(&s->scribe, &f, u->param);
+    f.ranks = u->mask;
+    if (u->ranks_count > 1) f.rank = -1;
+    if (place != NULL) f.bucket = (int32_t)place->bucket;
+    cd_mask_print(u->mask, (uint32_t)u->ranks_count, who, sizeof who);
+    CD_SAY(f.title, "%s: the optimizer steps on a local gradient of %s (%lld tensors)", who, f.parameter, (long long)u->tensors);
+    CD_SAY(f.expected, "reduced: the contribution of step %u micro-step %u, averaged over the group", u->pending_step, u->pending_micro);
+    CD_SAY(f.actual, "%s", u->why);
+    CD_SAY(f.advice, "the micro-step before the optimizer must be the synchronising one, forward included, and every parameter must become ready in it");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->consumed > 0) cd_scribe_exercise(&s->scribe, "%llu reduced gradients reached an optimizer", (unsigned long long)s->consumed);
+    if (s->steps.count > 0) {
+        size_t first = 0;
+        for (size_t i = 1; i < s->steps.count; i++)
+            if (cd_table_key(&s->steps, i)->part[0] < cd_table_key(&s->steps, first)->part[0]) first = i;
+        report_unreduced(s, cd_table_key(&s->steps, first)->part[0], cd_table_value(&s->steps, first));
+    }
+    cddp_finding f;
+    for (size_t i = 0; cd_tally_get(&s->tally, &s->scribe, i, &f); i++) cd_scribe_report(&s->scribe, &f);
+    cd_layouts_fini(&s->layouts);
+    cd_tally_fini(&s->tally);
+    cd_table_fini(&s->ledgers);
+    cd_table_fini(&s->buckets);
+    cd_ranks_fini(&s->ranks);
+    cd_table_fini(&s->steps);
+    cd_table_fini(&s->steppers);
+    cd_table_fini(&s->told);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_bucket_layout, CDDP_EV_forward_begin, CDDP_EV_backward_end, CDDP_EV_zero_grad, CDDP_EV_checkpoint,
+                                 CDDP_EV_grad_local, CDDP_EV_mark_ready, CDDP_EV_bucket_launch, CDDP_EV_bucket_done, CDDP_EV_grad_final,
+                                 CDDP_EV_optimizer_touch, CDDP_EV_compare};
+
+CD_CHECK_TABLE(once, "I-ONCE", "every contribution reaches the optimizer exactly once",
+               "Contribution ledger: each (rank, micro-step, parameter) gradient enters the value the optimizer consumes exactly once, with the declared weight.");

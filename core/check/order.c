@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-ORDER: per group, the k-th collective is the same operation on every member, and all post equally many.
+**
+** Judged from   collective_post, numbered per rank and group by this file (sends and receives do not count: they
+**               concern two ranks only); group; rank_end.
+** Exercised     a collective of some group was posted by at least two of its members.
+** Blame         the odd ranks at the first collective that differs; the first difference shifts all later ones, so
+**               one finding per group. For a short sequence: the rank that returned without posting the rest.
+** Limits        counts of scatter, alltoall and of unequal shares differ by right and are left out. A rank that died
+**               or failed is not blamed for what it did not post: I-FAIL and I-LIVE tell that story.
+*/
+#include "core/check/scribe.h"
+
+#include "cddp/backend.h"
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_agree posts;  /* (group, k) → op, reduce_op, root, dtype, numel */
+    cd_table counts; /* (group, rank) → posted so far */
+    cd_ranks ends;   /* rank → rank_end + 1: 1 returned well */
+    cd_table told;   /* group → already reported */
+} state;
+
+typedef struct posted {
+    int64_t count;
+    uint64_t last_sequence;
+} posted;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-ORDER", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_agree_init(&s->posts, context->allocator);
+    cd_table_init(&s->counts, context->allocator, sizeof(posted));
+    cd_ranks_init(&s->ends, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->told, context->allocator, sizeof(int64_t));
+    return CDDP_OK;
+}
+
+static void take_post(state *s, const cddp_event *e)
+{
+    const cddp_event_collective_post *c = &e->as.collective_post;
+    if (c->op == CDDP_OP_SEND || c->op == CDDP_OP_RECV) return;
+    posted *p = cd_table_add(&s->counts, CD_KEY(c->group, e->rank));
+    if (p == NULL) return;
+    bool sized = c->op != CDDP_OP_SCATTER && c->op != CDDP_OP_ALLTOALL && c->op != CDDP_OP_BARRIER;
+    cd_agree_push(&s->posts,
+                  &(cd_statement){.key = CD_KEY(c->group, p->count),
+                                  CD_SAYS(c->op, c->reduce_op, c->root, c->dtype, sized ? c->numel : 0)},
+                  e);
+    p->count++;
+    p->last_sequence = e->sequence;
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    cd_scribe_learn(&s->scribe, e);
+    if (e->kind == CDDP_EV_collective_post) {
+        take_post(s, e);
+    } else if (e->kind == CDDP_EV_group) {
+        (void)cd_table_add(&s->counts, CD_KEY(e->as.group.group, e->rank));
+    } else if (e->kind == CDDP_EV_rank_end) {
+        int64_t *end_kind = cd_ranks_add(&s->ends, e->rank);
+        if (end_kind != NULL) *end_kind = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK ? 1 : 2;
+    }
+}
+
+static void report_mismatch(state *s, const cd_split *split)
+{
+    int64_t group = split->key->part[0];
+    int64_t *told = cd_table_add(&s->told, CD_KEY(group));
+    if (told == NULL || (*told)++ != 0) return;
+    cddp_finding f = cd_finding_of(&s->scribe, split);
+    char who[160], left[96], right[96];
+    cd_split_print(split, who, sizeof who);
+    cd_operation_print(split->odd.data, left, sizeof left);
+    cd_operation_print(split->right.data, right, sizeof right);
+    CD_SAY(f.title, "%s disagree on collective #%lld of group '%s'", who, (long long)split->key->part[1],
+           cd_scribe_get_group(&s->scribe, group));
+    CD_SAY(f.expected, "rank %u: %s", split->right.rank, right);
+    CD_SAY(f.actual, "rank %u: %s", split->odd.rank, left);
+    CD_SAY(f.advice, "look at what rank %u did just before: a branch, a skipped backward or an extra collective", split->odd.rank);
+    cd_scribe_report(&s->scribe, &f);
+}
+
+/* The longest sequence of a group against those that returned early. */
+static void report_short(state *s, int64_t group)
+{
+    int64_t longest = 0, shortest = INT64_MAX;
+    uint32_t long_rank = 0, short_rank = 0, short_count = 0;
+    uint64_t mask = 0;
+    for (size_t i = 0; i < s->counts.count; i++) {
+        const posted *p = cd_table_value(&s->counts, i);
+        const cd_key *key = cd_table_key(&s->counts, i);
+        if (key->part[0] != group || p->count <= longest) continue;
+        longest = p->count;
+        long_rank = (uint32_t)key->part[1];
+    }
+    for (size_t i = 0; i < s->counts.count; i++) {
+        const posted *p = cd_table_value(&s->counts, i);
+        const cd_key *key = cd_table_key(&s->counts, i);
+        const int64_t *ended = cd_ranks_find(&s->ends, (uint32_t)key->part[1]);
+        if (key->part[0] != group || p->count >= longest || ended == NULL || *ended != 1) continue;
+        if (key->part[1] < 64) mask |= UINT64_C(1) << key->part[1];
+        short_count++;
+        if (p->count < shortest) {
+            shortest = p->count;
+            short_rank = (uint32_t)key->part[1];
+        }
+    }
+    if (short_count == 0) return;
+    const cd_agree_entry *missing = cd_table_find(&s->posts.entries, CD_KEY(group, shortest));
+    if (missing == NULL) return;
+    cddp_event place = {.rank = short_rank, .step = missing->step, .micro_step = missing->micro_step, .sequence = missing->first.sequence};
+    cddp_finding f = cd_finding_at(&s->scribe, &place);
+    f.event_count = 0;
+    cd_finding_add_event(&f, missing->first.rank, missing->first.sequence);
+    f.ranks = mask;
+    f.peer = (int32_t)long_rank;
+    char operation[96], who[96];
+    cd_operation_print(missing->first.data, operation, sizeof operation);
+    cd_mask_print(mask, short_count, who, sizeof who);
+    CD_SAY(f.title, "%s returned without posting collective #%lld of group '%s'", who, (long long)shortest,
+           cd_scribe_get_group(&s->scribe, group));
+    CD_SAY(f.expected, "rank %u: %s, %lld collectives in all", missing->first.rank, operation, (long long)longest);
+    CD_SAY(f.actual, "rank %u: %lld collectives", short_rank, (long long)shortest);
+    CD_SAY(f.advice, "rank %u ran fewer synchronising iterations, or skipped one; uneven inputs need join", short_rank);
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->posts.shared_count > 0)
+        cd_scribe_exercise(&s->scribe, "%llu collectives posted by several ranks", (unsigned long long)s->posts.shared_count);
+    cd_split split;
+    for (size_t cursor = 0; cd_agree_next(&s->posts, &cursor, &split);) report_mismatch(s, &split);
+    for (size_t i = 0; i < s->counts.count; i++) {
+        int64_t group = cd_table_key(&s->counts, i)->part[0];
+        int64_t *told = cd_table_add(&s->told, CD_KEY(group));
+        if (told == NULL || (*told)++ != 0) continue;
+        report_short(s, group);
+    }
+    cd_agree_fini(&s->posts);
+    cd_table_fini(&s->counts);
+    cd_ranks_fini(&s->ends);
+    cd_table_fini(&s->told);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_collective_post, CDDP_EV_group, CDDP_EV_rank_end};
+
+CD_CHECK_TABLE(order, "I-ORDER", "every member of a group posts the same collectives in the same order",
+               "Per group, the k-th collective on every member has the same operation, reduction, root, dtype and count, "
+               "and all members post equally many.");

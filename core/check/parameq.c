@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-PARAMEQ: after the optimizers stepped, parameters and optimizer state are equal on all ranks.
+**
+** Judged from   value of parameters and optimizer state at moments 5 (after step) and 6 (end), across ranks.
+** Exercised     two ranks told the content of the same parameter after the same step.
+** Blame         the odd ranks; with two ranks both.
+** Limits        ignored parameters and state without a parameter may differ by right. Where the backend does not
+**               promise equal bits the check stays silent and the oracle's bound judges instead. Ranks that only
+**               shadowed a step (join) say nothing about it.
+*/
+#include "core/check/scribe.h"
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_agree values;  /* (moment · 16 + what, step, group, id) → presence, digest, param */
+    cd_table ignored; /* ordinal → 1 */
+    cd_ranks groups;  /* rank → wrapper's group + 1 */
+    bool has_digest;
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-PARAMEQ", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_agree_init(&s->values, context->allocator);
+    cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
+    cd_ranks_init(&s->groups, context->allocator, 2 * sizeof(int64_t));
+    return CDDP_OK;
+}
+
+static void take_value(state *s, const cddp_event *e)
+{
+    const cddp_event_value *v = &e->as.value;
+    if ((v->what != 0 && v->what != 3) || (v->moment != 5 && v->moment != 6)) return;
+    if (v->what == 3 && v->param < 0) return;
+    const int64_t *group = cd_ranks_find(&s->groups, e->rank);
+    if (group == NULL || group[1] == 0 || !cd_scribe_has_equal_bits(&s->scribe, group[0])) return;
+    if (v->digest != 0) s->has_digest = true;
+    /* At the end a rank that joined early may have counted fewer steps. */
+    int64_t step = v->moment == 6 ? -1 : (int64_t)e->step;
+    cd_agree_push(&s->values,
+                  &(cd_statement){.key = CD_KEY(v->moment * 16 + v->what, step, group[0], v->id), CD_SAYS(v->presence, v->digest, v->param)}, e);
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    cd_scribe_learn(&s->scribe, e);
+    if (e->kind == CDDP_EV_value) {
+        take_value(s, e);
+    } else if (e->kind == CDDP_EV_param && e->as.param.ignored) {
+        int64_t *flag = cd_table_add(&s->ignored, CD_KEY(e->as.param.ordinal));
+        if (flag != NULL) *flag = 1;
+    } else if (e->kind == CDDP_EV_wrap) {
+        int64_t *group = cd_ranks_add(&s->groups, e->rank);
+        if (group == NULL) return;
+        group[0] = e->as.wrap.group;
+        group[1] = 1;
+    }
+}
+
+static void report(state *s, const cd_split *split, uint64_t count)
+{
+    cddp_finding f = cd_finding_of(&s->scribe, split);
+    char who[160];
+    cd_split_print(split, who, sizeof who);
+    bool is_state = split->key->part[0] % 16 == 3;
+    const char *name = is_state ? cd_scribe_get_parameter(&s->scribe, split->odd.data[2]) : cd_scribe_get_ordinal(&s->scribe, split->key->part[3]);
+    f.param = (int32_t)split->odd.data[2];
+    CD_SAY(f.parameter, "%s", name);
+    CD_SAY(f.title, "%s hold different %s %s after %s (%llu tensors)", who, is_state ? "optimizer state of" : "values of", name,
+           split->key->part[0] / 16 == 6 ? "the last step" : "the step", (unsigned long long)count);
+    CD_SAY(f.expected, "rank %u: digest %016llx", split->right.rank, (unsigned long long)split->right.data[1]);
+    CD_SAY(f.actual, "rank %u: digest %016llx", split->odd.rank, (unsigned long long)split->odd.data[1]);
+    CD_SAY(f.advice, "parameters are never broadcast again after construction (INI-15): what differs now differs for good");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->has_digest && s->values.shared_count > 0)
+        cd_scribe_exercise(&s->scribe, "%llu tensors compared across ranks after a step", (unsigned long long)s->values.shared_count);
+    cd_split split, first = {0};
+    uint64_t count = 0;
+    /* Replicas that have parted stay apart: the first step says it all. */
+    for (size_t cursor = 0; cd_agree_next(&s->values, &cursor, &split);) {
+        bool is_ignored = split.key->part[0] % 16 == 0 && cd_table_find(&s->ignored, CD_KEY(split.key->part[3])) != NULL;
+        if (is_ignored || (count > 0 && (split.step != first.step || split.key->part[0] != first.key->part[0]))) continue;
+        if (count++ == 0) first = split;
+    }
+    if (count > 0) report(s, &first, count);
+    cd_agree_fini(&s->values);
+    cd_table_fini(&s->ignored);
+    cd_ranks_fini(&s->groups);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_value};
+
+CD_CHECK_TABLE(parameq, "I-PARAMEQ", "replicas are equal after every step",
+               "Parameter and optimizer-state digests are equal on all ranks after step().");

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-RANGE: a reduction makes no overflow and no NaN out of finite gradients, and none that came in goes unnoticed.
+**
+** Judged from   grad_local and grad_final (nonfinite), optimizer_step, and compare events whose shape is "not finite".
+**     R1  a final gradient is not finite although every local one was: the reduction overflowed
+**     R2  a local gradient was not finite, and an optimizer stepped all the same: the rank that brought it is named
+** Exercised     something was not finite, or a reduction on a 16-bit wire kept everything finite.
+** Blame         R1: the bucket, no rank. R2: the first rank, in order of micro-step and rank, with such a gradient.
+** Limits        a gradient that was kept from an earlier step counts as local only in the step that made it.
+*/
+#include "core/check/scribe.h"
+
+#include "cddp/backend.h"
+#include "core/trace/codes.h"
+#include "core/trace/tracer.h"
+
+typedef struct tensor_facts {
+    int64_t bucket;
+    uint64_t local_sequence, final_sequence;
+    uint32_t local_rank, local_micro, final_rank, final_micro;
+    bool local_bad, final_bad;
+} tensor_facts;
+
+typedef struct step_facts {
+    uint32_t stepped_rank;
+    uint64_t stepped_sequence;
+    bool has_stepped;
+} step_facts;
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_table tensors; /* (step, param) → tensor_facts, only where something was not finite */
+    cd_table steps;   /* step → step_facts */
+    uint64_t half_reductions, nonfinite;
+    bool told_overflow, told_step;
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-RANGE", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_table_init(&s->tensors, context->allocator, sizeof(tensor_facts));
+    cd_table_init(&s->steps, context->allocator, sizeof(step_facts));
+    return CDDP_OK;
+}
+
+static void take_local(state *s, const cddp_event *e)
+{
+    if (!e->as.grad_local.nonfinite) return;
+    s->nonfinite++;
+    tensor_facts *t = cd_table_add(&s->tensors, CD_KEY(e->step, e->as.grad_local.param));
+    if (t == NULL) return;
+    bool earlier = !t->local_bad || e->micro_step < t->local_micro || (e->micro_step == t->local_micro && e->rank < t->local_rank);
+    t->local_bad = true;
+    if (!earlier) return;
+    t->local_rank = e->rank;
+    t->local_micro = e->micro_step;
+    t->local_sequence = e->sequence;
+}
+
+static void take_final(state *s, const cddp_event *e)
+{
+    if (!e->as.grad_final.nonfinite || e->as.grad_final.globally_unused) return;
+    s->nonfinite++;
+    tensor_facts *t = cd_table_add(&s->tensors, CD_KEY(e->step, e->as.grad_final.param));
+    if (t == NULL || (t->final_bad && t->final_rank < e->rank)) return;
+    t->final_bad = true;
+    t->final_rank = e->rank;
+    t->final_micro = e->micro_step;
+    t->final_sequence = e->sequence;
+    t->bucket = e->as.grad_final.bucket;
+}
+
+static void report_overflow(state *s, const cddp_event *e, const cd_key *where)
+{
+    if (s->told_overflow) return;
+    s->told_overflow = true;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    f.rank = -1;
+    f.ranks = 0;
+    f.bucket = (int32_t)where->part[1];
+    cd_finding_set_parameter(&s->scribe, &f, where->part[0]);
+    CD_SAY(f.title, "the reduction of bucket %lld overflows: %s was finite on every rank", (long long)where->part[1], f.parameter);
+    CD_SAY(f.expected, "a finite mean of finite gradients");
+    CD_SAY(f.actual, "NaN or infinity in the reduced gradient");
+    CD_SAY(f.advice, "divide before the sum, or reduce in a wider dtype; dividing first does not always save half precision (GRD-11)");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    cd_scribe_learn(&s->scribe, e);
+    if (e->kind == CDDP_EV_grad_local) take_local(s, e);
+    else if (e->kind == CDDP_EV_grad_final) take_final(s, e);
+    else if (e->kind == CDDP_EV_collective_post) {
+        const cddp_event_collective_post *c = &e->as.collective_post;
+        if (c->bucket >= 0 && c->op == CDDP_OP_ALLREDUCE && (c->dtype == CDDP_F16 || c->dtype == CDDP_BF16)) s->half_reductions++;
+    } else if (e->kind == CDDP_EV_optimizer_step && !e->as.optimizer_step.skipped) {
+        step_facts *t = cd_table_add(&s->steps, CD_KEY(e->step));
+        if (t == NULL || (t->has_stepped && t->stepped_rank < e->rank)) return;
+        *t = (step_facts){e->rank, e->sequence, true};
+    } else if (e->kind == CDDP_EV_compare && e->as.compare.shape == CD_SHAPE_NONFINITE && e->as.compare.link <= CD_LINK_REDUCTION) {
+        s->nonfinite++;
+        tensor_facts *t = cd_table_find(&s->tensors, CD_KEY(e->step, e->as.compare.param));
+        if (t == NULL || !t->local_bad) report_overflow(s, e, CD_KEY(e->as.compare.param, -1));
+    }
+}
+
+static void report_step(state *s, uint32_t step, const tensor_facts *t, int64_t param)
+{
+    const step_facts *stepped = cd_table_find(&s->steps, CD_KEY(step));
+    if (stepped == NULL || !t->local_bad || s->told_step) return;
+    s->told_step = true;
+    cddp_event at = {.rank = t->local_rank, .step = step, .micro_step = t->local_micro, .sequence = t->local_sequence};
+    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    cd_finding_add_event(&f, stepped->stepped_rank, stepped->stepped_sequence);
+    cd_finding_set_parameter(&s->scribe, &f, param);
+    CD_SAY(f.title, "rank %u brought the first NaN or infinity, in %s, and the optimizer stepped", t->local_rank, f.parameter);
+    CD_SAY(f.expected, "the step is skipped on every rank, or the gradient is finite");
+    CD_SAY(f.actual, "rank %u stepped at step %u", stepped->stepped_rank, step);
+    CD_SAY(f.advice, "decide to skip from a value that all ranks share: the reduced gradient, or a reduced flag");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->nonfinite > 0) cd_scribe_exercise(&s->scribe, "%llu tensors were not finite", (unsigned long long)s->nonfinite);
+    else if (s->half_reductions > 0)
+        cd_scribe_exercise(&s->scribe, "%llu reductions on a 16-bit wire stayed finite", (unsigned long long)s->half_reductions);
+    for (size_t i = 0; i < s->tensors.count; i++) {
+        const tensor_facts *t = cd_table_value(&s->tensors, i);
+        const cd_key *key = cd_table_key(&s->tensors, i);
+        cddp_event at = {.rank = t->final_rank, .step = (uint32_t)key->part[0], .micro_step = t->final_micro, .sequence = t->final_sequence};
+        if (t->final_bad && !t->local_bad) report_overflow(s, &at, CD_KEY(key->part[1], t->bucket));
+        report_step(s, (uint32_t)key->part[0], t, key->part[1]);
+    }
+    cd_table_fini(&s->tensors);
+    cd_table_fini(&s->steps);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_grad_local, CDDP_EV_grad_final, CDDP_EV_collective_post, CDDP_EV_optimizer_step, CDDP_EV_compare};
+
+CD_CHECK_TABLE(range, "I-RANGE", "reductions neither overflow nor hide a NaN",
+               "No overflow or NaN is produced by a reduction whose exact result is finite and representable; no narrowing of counts or offsets.");

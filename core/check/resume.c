@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-RESUME: what a run loads is what it saved: model, optimizer, hook, scaler, random and sampler state.
+**
+** Judged from   value at moment 7 (checkpoint) against moment 8 (resume), per rank; checkpoint events by their text.
+** Exercised     some state was loaded that this trace also saw being saved.
+** Blame         the rank whose state came back different, or not at all.
+** Limits        that the resumed run then goes on like the uninterrupted one is the oracle's link 8, read by I-REF.
+*/
+#include "core/check/scribe.h"
+
+#include "core/base/hash.h"
+
+static const char *const what_words[] = {"parameter", "buffer", "gradient", "optimizer state", "hook state", "scaler", "random state", "sampler"};
+
+typedef struct saved {
+    int64_t presence, digest;
+    uint64_t sequence;
+    uint32_t step;
+    bool is_back;
+} saved;
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_table values;      /* (rank, what, id) → saved */
+    cd_table checkpoints; /* (rank, text) → saved */
+    cd_ranks resumed;     /* rank → values that came back */
+    uint64_t compared;
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-RESUME", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_table_init(&s->values, context->allocator, sizeof(saved));
+    cd_table_init(&s->checkpoints, context->allocator, sizeof(saved));
+    cd_ranks_init(&s->resumed, context->allocator, sizeof(int64_t));
+    return CDDP_OK;
+}
+
+static void describe(state *s, char *text, size_t text_bytes, const cd_key *key)
+{
+    int64_t what = key->part[1] >= 0 && key->part[1] < 8 ? key->part[1] : 0;
+    const char *name = what == 0 ? cd_scribe_get_ordinal(&s->scribe, key->part[2]) : what == 1 ? cd_scribe_get_buffer(&s->scribe, key->part[2]) : "";
+    if (name[0] != '\0') cd_say(text, text_bytes, "%s %s", what_words[what], name);
+    else cd_say(text, text_bytes, "%s %lld", what_words[what], (long long)key->part[2]);
+}
+
+static void report_difference(state *s, const cddp_event *e, const saved *before, const char *what)
+{
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cd_finding_add_event(&f, e->rank, before->sequence);
+    CD_SAY(f.title, "%s of rank %u is not what was saved", what, e->rank);
+    CD_SAY(f.expected, "%016llx, as saved at step %u", (unsigned long long)before->digest, before->step);
+    bool is_value = e->kind == CDDP_EV_value;
+    CD_SAY(f.actual, "%016llx", (unsigned long long)(is_value ? e->as.value.digest : e->as.checkpoint.digest));
+    CD_SAY(f.advice, "everything that the next step reads belongs into the checkpoint, in the order in which it is read back");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void take_value(state *s, const cddp_event *e)
+{
+    const cddp_event_value *v = &e->as.value;
+    const cd_key *key = CD_KEY(e->rank, v->what, v->id);
+    if (v->moment == 7) {
+        saved *kept = cd_table_add(&s->values, key);
+        if (kept != NULL) *kept = (saved){v->presence, v->digest, e->sequence, e->step, false};
+        return;
+    }
+    saved *kept = cd_table_find(&s->values, key);
+    int64_t *resumed = cd_ranks_add(&s->resumed, e->rank);
+    if (resumed != NULL) (*resumed)++;
+    if (kept == NULL) return;
+    kept->is_back = true;
+    s->compared++;
+    if (kept->digest == v->digest && kept->presence == v->presence) return;
+    char what[120];
+    describe(s, what, sizeof what, key);
+    report_difference(s, e, kept, what);
+}
+
+static void take_checkpoint(state *s, const cddp_event *e)
+{
+    const cddp_event_checkpoint *c = &e->as.checkpoint;
+    const cd_key *key = CD_KEY(e->rank, (int64_t)cd_hash_text(e->text));
+    if (!c->loaded) {
+        saved *kept = cd_table_add(&s->checkpoints, key);
+        if (kept != NULL) *kept = (saved){0, c->digest, e->sequence, e->step, false};
+        return;
+    }
+    const saved *kept = cd_table_find(&s->checkpoints, key);
+    if (kept == NULL) return;
+    s->compared++;
+    if (kept->digest != c->digest) report_difference(s, e, kept, e->text != NULL ? e->text : "checkpoint");
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    cd_scribe_learn(&s->scribe, e);
+    if (e->kind == CDDP_EV_checkpoint) take_checkpoint(s, e);
+    else if (e->kind == CDDP_EV_value && e->as.value.moment >= 7) take_value(s, e);
+}
+
+/* A rank that loaded something but not this: the checkpoint forgot it. */
+static void report_forgotten(state *s)
+{
+    for (size_t i = 0; i < s->values.count; i++) {
+        const saved *kept = cd_table_value(&s->values, i);
+        const cd_key *key = cd_table_key(&s->values, i);
+        const int64_t *resumed = cd_ranks_find(&s->resumed, (uint32_t)key->part[0]);
+        if (kept->is_back || resumed == NULL || *resumed == 0) continue;
+        cddp_event at = {.rank = (uint32_t)key->part[0], .step = kept->step, .sequence = kept->sequence};
+        cddp_finding f = cd_finding_at(&s->scribe, &at);
+        char what[120];
+        describe(s, what, sizeof what, key);
+        CD_SAY(f.title, "%s of rank %lld was saved and never loaded", what, (long long)key->part[0]);
+        CD_SAY(f.expected, "loaded with the rest");
+        CD_SAY(f.actual, "absent after resuming");
+        cd_scribe_report(&s->scribe, &f);
+        return;
+    }
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->compared > 0) cd_scribe_exercise(&s->scribe, "%llu saved states loaded again", (unsigned long long)s->compared);
+    report_forgotten(s);
+    cd_table_fini(&s->values);
+    cd_table_fini(&s->checkpoints);
+    cd_ranks_fini(&s->resumed);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_value, CDDP_EV_checkpoint, CDDP_EV_param, CDDP_EV_buffer};
+
+CD_CHECK_TABLE(resume, "I-RESUME", "a resumed run continues from what was saved",
+               "A resumed run equals the uninterrupted run: model, optimizer, hook state, random streams, sampler and scaler.");

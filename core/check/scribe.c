@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names, findings and their wording. */
+#include "core/check/scribe.h"
+
+#include "cddp/backend.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { NAME_VARIABLE, NAME_ORDINAL, NAME_BUFFER };
+
+cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spec *spec, void **self, cddp_error *err)
+{
+    cd_scribe *scribe = cd_allocate_zero(context->allocator, spec->state_bytes);
+    if (scribe == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for check %s", spec->check);
+    scribe->context = *context;
+    scribe->check = spec->check;
+    scribe->state_bytes = spec->state_bytes;
+    cd_table_init(&scribe->names, context->allocator, CD_SCRIBE_NAME_BYTES);
+    cd_table_init(&scribe->groups, context->allocator, sizeof(cd_group_facts));
+    *self = scribe;
+    return CDDP_OK;
+}
+
+void cd_check_end(void *self)
+{
+    cd_scribe *scribe = self;
+    if (scribe == NULL) return;
+    cd_table_fini(&scribe->names);
+    cd_table_fini(&scribe->groups);
+    cd_release(scribe->context.allocator, scribe, scribe->state_bytes);
+}
+
+static void learn_name(cd_scribe *scribe, int64_t kind, int64_t id, const char *text)
+{
+    char *name = text != NULL ? cd_table_add(&scribe->names, CD_KEY(kind, id)) : NULL;
+    if (name != NULL && name[0] == '\0') cd_say(name, CD_SCRIBE_NAME_BYTES, "%s", text);
+}
+
+static void learn_group(cd_scribe *scribe, const cddp_event *event)
+{
+    cd_group_facts *facts = cd_table_add(&scribe->groups, CD_KEY(event->as.group.group));
+    if (facts == NULL) return;
+    facts->openers++;
+    if (facts->openers > 1) return;
+    facts->members = event->as.group.members;
+    facts->order = event->as.group.order;
+    CD_SAY(facts->name, "%s", event->text != NULL ? event->text : "");
+}
+
+void cd_scribe_learn(cd_scribe *scribe, const cddp_event *event)
+{
+    if (event->kind == CDDP_EV_param) {
+        if (event->as.param.param >= 0) learn_name(scribe, NAME_VARIABLE, event->as.param.param, event->text);
+        learn_name(scribe, NAME_ORDINAL, event->as.param.ordinal, event->text);
+    } else if (event->kind == CDDP_EV_buffer) {
+        learn_name(scribe, NAME_BUFFER, event->as.buffer.buffer, event->text);
+    } else if (event->kind == CDDP_EV_group) {
+        learn_group(scribe, event);
+    }
+}
+
+static const char *name_of(cd_scribe *scribe, int64_t kind, int64_t id, const char *word)
+{
+    char *text = scribe->scratch[scribe->scratch_next++ % CD_SCRIBE_SCRATCH];
+    const char *name = cd_table_find(&scribe->names, CD_KEY(kind, id));
+    if (name != NULL && name[0] != '\0') cd_say(text, CD_SCRIBE_NAME_BYTES, "%s", name);
+    else cd_say(text, CD_SCRIBE_NAME_BYTES, "%s %lld", word, (long long)id);
+    return text;
+}
+
+const char *cd_scribe_get_parameter(cd_scribe *scribe, int64_t variable)
+{
+    return name_of(scribe, NAME_VARIABLE, variable, "parameter");
+}
+const char *cd_scribe_get_ordinal(cd_scribe *scribe, int64_t ordinal)
+{
+    return name_of(scribe, NAME_ORDINAL, ordinal, "parameter");
+}
+const char *cd_scribe_get_buffer(cd_scribe *scribe, int64_t buffer)
+{
+    return name_of(scribe, NAME_BUFFER, buffer, "buffer");
+}
+
+const cd_group_facts *cd_scribe_find_group(const cd_scribe *scribe, int64_t group)
+{
+    return cd_table_find(&scribe->groups, CD_KEY(group));
+}
+
+const char *cd_scribe_get_group(cd_scribe *scribe, int64_t group)
+{
+    const cd_group_facts *facts = cd_scribe_find_group(scribe, group);
+    if (facts != NULL && facts->name[0] != '\0') return facts->name;
+    char *text = scribe->scratch[scribe->scratch_next++ % CD_SCRIBE_SCRATCH];
+    cd_say(text, CD_SCRIBE_NAME_BYTES, "%lld", (long long)group);
+    return text;
+}
+
+bool cd_scribe_has_equal_bits(const cd_scribe *scribe, int64_t group)
+{
+    const cd_group_facts *facts = cd_scribe_find_group(scribe, group);
+    return facts != NULL && facts->order != CDDP_ORDER_UNSPECIFIED;
+}
+
+void cd_say(char *text, size_t text_bytes, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int wanted = vsnprintf(text, text_bytes, format, args);
+    va_end(args);
+    /* A cut text ends in dots, so that nobody takes it for the whole. */
+    if (wanted >= (int)text_bytes && text_bytes > 4) memcpy(text + text_bytes - 4, "...", 4);
+}
+
+cddp_finding cd_finding_at(const cd_scribe *scribe, const cddp_event *event)
+{
+    cddp_finding f = {.size = sizeof f, .check = scribe->check, .step = event->step, .micro_step = event->micro_step,
+                      .rank = -1, .peer = -1, .bucket = -1, .param = -1};
+    if (event->rank != UINT32_MAX) {
+        f.rank = (int32_t)event->rank;
+        if (event->rank < 64) f.ranks = UINT64_C(1) << event->rank;
+    }
+    cd_finding_add_event(&f, event->rank, event->sequence);
+    return f;
+}
+
+cddp_finding cd_finding_of(const cd_scribe *scribe, const cd_split *split)
+{
+    cddp_finding f = {.size = sizeof f, .check = scribe->check, .step = split->step, .micro_step = split->micro_step,
+                      .rank = -1, .peer = -1, .bucket = -1, .param = -1, .ranks = split->odd_mask};
+    if (split->has_culprit) {
+        f.rank = (int32_t)split->odd.rank;
+        f.peer = (int32_t)split->right.rank;
+    } else {
+        f.ranks |= split->right.mask;
+    }
+    cd_finding_add_event(&f, split->odd.rank, split->odd.sequence);
+    cd_finding_add_event(&f, split->right.rank, split->right.sequence);
+    return f;
+}
+
+void cd_finding_add_event(cddp_finding *finding, uint32_t rank, uint64_t sequence)
+{
+    if (finding->event_count >= CDDP_FINDING_EVENTS_MAX) return;
+    finding->events[finding->event_count].rank = rank;
+    finding->events[finding->event_count++].sequence = sequence;
+}
+
+void cd_finding_set_parameter(cd_scribe *scribe, cddp_finding *finding, int64_t variable)
+{
+    finding->param = (int32_t)variable;
+    if (variable >= 0) CD_SAY(finding->parameter, "%s", cd_scribe_get_parameter(scribe, variable));
+}
+
+void cd_mask_print(uint64_t mask, uint32_t count, char *text, size_t text_bytes)
+{
+    uint32_t shown = 0, listed = 0;
+    for (uint32_t r = 0; r < 64; r++) listed += (uint32_t)((mask >> r) & 1);
+    uint32_t last = listed < 6 ? listed : 6;
+    size_t used = 0;
+    for (uint32_t r = 0; r < 64 && shown < last; r++) {
+        if (((mask >> r) & 1) == 0) continue;
+        const char *join = shown == 0 ? (count > 1 ? "ranks " : "rank ")
+                           : shown + 1 == last && last == count ? " and " : ", ";
+        cd_say(text + used, text_bytes - used, "%s%u", join, r);
+        used += strlen(text + used);
+        shown++;
+    }
+    if (shown == 0) cd_say(text, text_bytes, "%u ranks beyond 63", count);
+    else if (count > shown) cd_say(text + used, text_bytes - used, " and %u more", count - shown);
+}
+
+static void variant_print(const cd_variant *v, char *text, size_t text_bytes)
+{
+    if (v->count == 1) cd_say(text, text_bytes, "rank %u", v->rank);
+    else cd_mask_print(v->mask, v->count, text, text_bytes);
+}
+
+void cd_split_print(const cd_split *split, char *text, size_t text_bytes)
+{
+    char odd[96], right[96];
+    if (split->odd_count == 1) CD_SAY(odd, "rank %u", split->odd.rank);
+    else cd_mask_print(split->odd_mask, split->odd_count, odd, sizeof odd);
+    variant_print(&split->right, right, sizeof right);
+    if (split->has_culprit) cd_say(text, text_bytes, "%s against %s", odd, right);
+    else cd_say(text, text_bytes, "%s and %s, no majority,", right, odd);
+}
+
+void cd_operation_print(const int64_t data[5], char *text, size_t text_bytes)
+{
+    char reduce[24] = "", root[40] = "", size[48] = "";
+    if (data[1] >= 0) CD_SAY(reduce, "(%s)", cddp_red_op_name((cddp_red_op)data[1]));
+    if (data[2] >= 0) CD_SAY(root, " root %lld", (long long)data[2]);
+    if (data[3] >= 0) CD_SAY(size, " of %lld %s", (long long)data[4], cddp_dtype_name((cddp_dtype)data[3]));
+    cd_say(text, text_bytes, "%s%s%s%s", cddp_op_name((cddp_op)data[0]), reduce, root, size);
+}
+
+void cd_scribe_report(cd_scribe *scribe, const cddp_finding *finding)
+{
+    scribe->context.report(scribe->context.reporter, finding);
+}
+
+void cd_scribe_exercise(cd_scribe *scribe, const char *format, ...)
+{
+    char how[160];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(how, sizeof how, format, args);
+    va_end(args);
+    scribe->context.exercised(scribe->context.reporter, scribe->check, how);
+}

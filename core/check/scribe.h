@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The scribe: what every check needs to speak about a run. It learns the names of parameters, buffers and groups
+** from the trace and writes findings in one style: the culprit first, both sides shown.
+**
+** Lifetime   the first member of a check's state; cd_check_begin makes the state, cd_check_end frees it.
+** Names      returned borrowed until three more names were asked for.
+*/
+#pragma once
+#include "core/check/agree.h"
+#include "core/check/table.h"
+#include "cddp/check.h"
+
+#define CD_SCRIBE_NAME_BYTES 96
+#define CD_SCRIBE_SCRATCH 4
+
+typedef struct cd_group_facts {
+    char name[48];
+    int64_t members;
+    int64_t order;      /* cddp_order of its backend */
+    uint32_t openers;   /* ranks that opened it */
+} cd_group_facts;
+
+typedef struct cd_scribe {
+    cddp_check_context context;
+    const char *check;
+    cd_table names;  /* (kind, id) → char[CD_SCRIBE_NAME_BYTES] */
+    cd_table groups; /* id → cd_group_facts */
+    size_t state_bytes;
+    uint32_t scratch_next;
+    char scratch[CD_SCRIBE_SCRATCH][CD_SCRIBE_NAME_BYTES];
+} cd_scribe;
+
+/* Makes a zeroed state whose first member is a scribe. */
+typedef struct cd_check_spec {
+    const char *check;
+    size_t state_bytes;
+} cd_check_spec;
+cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spec *spec, void **self, cddp_error *err);
+void cd_check_end(void *self); /* accepts NULL */
+
+/* Takes names from param, buffer and group events; ignores the others. */
+void cd_scribe_learn(cd_scribe *scribe, const cddp_event *event);
+const char *cd_scribe_get_parameter(cd_scribe *scribe, int64_t variable); /* "fc1.weight", or "parameter 3" */
+const char *cd_scribe_get_ordinal(cd_scribe *scribe, int64_t ordinal);    /* by position among all parameters */
+const char *cd_scribe_get_buffer(cd_scribe *scribe, int64_t buffer);
+const char *cd_scribe_get_group(cd_scribe *scribe, int64_t group);
+const cd_group_facts *cd_scribe_find_group(const cd_scribe *scribe, int64_t group); /* NULL when unknown */
+/* Whether the backend of the group promises equal bits on all ranks. */
+bool cd_scribe_has_equal_bits(const cd_scribe *scribe, int64_t group);
+
+/* A finding of this check at an event's place, blaming its rank. */
+cddp_finding cd_finding_at(const cd_scribe *scribe, const cddp_event *event);
+/* A finding about a disagreement: ranks, witnesses and place from the split. */
+cddp_finding cd_finding_of(const cd_scribe *scribe, const cd_split *split);
+void cd_finding_add_event(cddp_finding *finding, uint32_t rank, uint64_t sequence);
+void cd_finding_set_parameter(cd_scribe *scribe, cddp_finding *finding, int64_t variable);
+/* "rank 1", or "ranks 1 and 3 (and 5 more)", or "rank 0 and rank 1 (no majority)" in front of "disagree". */
+void cd_split_print(const cd_split *split, char *text, size_t text_bytes);
+/* "rank 2" or "ranks 0, 1 and 3". */
+void cd_mask_print(uint64_t mask, uint32_t count, char *text, size_t text_bytes);
+
+/* "allreduce(sum) of 12 f32" from {op, reduce_op, root, dtype, numel}. */
+void cd_operation_print(const int64_t data[5], char *text, size_t text_bytes);
+
+/* Formats into a fixed text; a long one is cut, never overrun. */
+void cd_say(char *text, size_t text_bytes, const char *format, ...) CDDP_PRINTF(3, 4);
+#define CD_SAY(array, ...) cd_say((array), sizeof(array), __VA_ARGS__)
+
+void cd_scribe_report(cd_scribe *scribe, const cddp_finding *finding);
+void cd_scribe_exercise(cd_scribe *scribe, const char *format, ...) CDDP_PRINTF(2, 3);
+
+/* The table of a check whose file defines begin, event, end and kinds. */
+#define CD_CHECK_TABLE(file, name_, title_, rule_)                                                                     \
+    const cddp_check cd_check_##file = {sizeof(cddp_check), CDDP_CHECK_ABI, name_, title_, rule_, begin, event, end,   \
+                                        kinds, sizeof kinds / sizeof kinds[0]}
+
+#define CD_CHECK(file, name) extern const cddp_check cd_check_##file;
+#include "core/check/checks.def"
+#undef CD_CHECK

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-SEED: a random stream is what it was declared to be: shared by all ranks, or distinct per rank; and it advances.
+**
+** Judged from   seed events: per rank the k-th use of a stream with its declared policy and the digest of its state.
+** Exercised     a stream was used by at least two ranks.
+** Blame         shared: the odd ranks. Distinct: the two ranks with the same state. Advancing: the rank.
+** Limits        the quality of randomness is not judged, only its policy.
+*/
+#include "core/check/scribe.h"
+
+#include "core/base/hash.h"
+
+typedef struct use {
+    int64_t count, state;
+    uint32_t step, micro_step;
+} use;
+
+typedef struct owner {
+    uint64_t sequence;
+    uint32_t rank;
+    bool is_taken;
+} owner;
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_table uses;    /* (label, stream, rank) → use */
+    cd_agree shared;  /* (label, stream, k) → state */
+    cd_table owners;  /* (label, stream, k, state) → owner, of distinct streams */
+    cd_table labels;  /* label → text */
+    cd_table told;    /* (label, stream, kind) → reported */
+    uint32_t first_rank;
+    bool has_first, has_second;
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-SEED", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_table_init(&s->uses, context->allocator, sizeof(use));
+    cd_agree_init(&s->shared, context->allocator);
+    cd_table_init(&s->owners, context->allocator, sizeof(owner));
+    cd_table_init(&s->labels, context->allocator, CD_SCRIBE_NAME_BYTES);
+    cd_table_init(&s->told, context->allocator, sizeof(int64_t));
+    return CDDP_OK;
+}
+
+static bool tell_once(state *s, const cd_key *key)
+{
+    int64_t *told = cd_table_add(&s->told, key);
+    return told != NULL && (*told)++ == 0;
+}
+
+static void report_standing(state *s, const cddp_event *e, const use *before)
+{
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    CD_SAY(f.title, "random stream '%s' of rank %u does not advance", e->text != NULL ? e->text : "", e->rank);
+    CD_SAY(f.expected, "another state than at step %u micro-step %u", before->step, before->micro_step);
+    CD_SAY(f.actual, "the same state %016llx again", (unsigned long long)e->as.seed.state);
+    CD_SAY(f.advice, "a seed that is set again every step, or an epoch number that is never passed on, repeats the same draws");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void take_distinct(state *s, const cddp_event *e, const cd_key *key)
+{
+    owner *o = cd_table_add(&s->owners, key);
+    if (o == NULL) return;
+    if (o->is_taken && o->rank != e->rank && tell_once(s, CD_KEY(key->part[0], key->part[1], 2))) {
+        cddp_finding f = cd_finding_at(&s->scribe, e);
+        f.peer = (int32_t)o->rank;
+        if (o->rank < 64) f.ranks |= UINT64_C(1) << o->rank;
+        cd_finding_add_event(&f, o->rank, o->sequence);
+        CD_SAY(f.title, "ranks %u and %u draw the same numbers from stream '%s'", o->rank < e->rank ? o->rank : e->rank,
+               o->rank < e->rank ? e->rank : o->rank, e->text != NULL ? e->text : "");
+        CD_SAY(f.expected, "a state of its own on every rank");
+        CD_SAY(f.actual, "state %016llx on both", (unsigned long long)e->as.seed.state);
+        CD_SAY(f.advice, "mix the rank into the seed of this stream");
+        cd_scribe_report(&s->scribe, &f);
+    }
+    if (!o->is_taken) *o = (owner){e->sequence, e->rank, true};
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    if (!s->has_first) {
+        s->first_rank = e->rank;
+        s->has_first = true;
+    } else if (e->rank != s->first_rank) {
+        s->has_second = true;
+    }
+    const cddp_event_seed *d = &e->as.seed;
+    int64_t label = (int64_t)cd_hash_text(e->text);
+    char *text = cd_table_add(&s->labels, CD_KEY(label));
+    if (text != NULL && e->text != NULL) cd_say(text, CD_SCRIBE_NAME_BYTES, "%s", e->text);
+    use *u = cd_table_add(&s->uses, CD_KEY(label, d->stream, e->rank));
+    if (u == NULL) return;
+    bool later = u->count > 0 && (u->step != e->step || u->micro_step != e->micro_step);
+    if (later && u->state == d->state && tell_once(s, CD_KEY(label, d->stream, 1))) report_standing(s, e, u);
+    if (d->policy == 0)
+        cd_agree_push(&s->shared, &(cd_statement){.key = CD_KEY(label, d->stream, u->count), CD_SAYS(d->state)}, e);
+    else
+        take_distinct(s, e, CD_KEY(label, d->stream, u->count, d->state));
+    *u = (use){u->count + 1, d->state, e->step, e->micro_step};
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->has_second) cd_scribe_exercise(&s->scribe, "%zu random streams followed", s->labels.count);
+    cd_split split;
+    for (size_t cursor = 0; cd_agree_next(&s->shared, &cursor, &split);) {
+        if (!tell_once(s, CD_KEY(split.key->part[0], split.key->part[1], 3))) continue;
+        cddp_finding f = cd_finding_of(&s->scribe, &split);
+        char who[160];
+        cd_split_print(&split, who, sizeof who);
+        const char *label = cd_table_find(&s->labels, CD_KEY(split.key->part[0]));
+        CD_SAY(f.title, "%s disagree on shared random stream '%s'", who, label != NULL ? label : "");
+        CD_SAY(f.expected, "rank %u: state %016llx at use #%lld", split.right.rank, (unsigned long long)split.right.data[0], (long long)split.key->part[2]);
+        CD_SAY(f.actual, "rank %u: state %016llx", split.odd.rank, (unsigned long long)split.odd.data[0]);
+        CD_SAY(f.advice, "a shared stream takes one seed from one rank and is used equally often by all");
+        cd_scribe_report(&s->scribe, &f);
+    }
+    cd_table_fini(&s->uses);
+    cd_agree_fini(&s->shared);
+    cd_table_fini(&s->owners);
+    cd_table_fini(&s->labels);
+    cd_table_fini(&s->told);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_seed};
+
+CD_CHECK_TABLE(seed, "I-SEED", "random streams follow their declared policy",
+               "Each random stream follows its declared policy: shared across ranks, or distinct per rank, and advancing "
+               "from step to step.");

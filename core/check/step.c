@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-STEP: every rank takes the same decisions: step or skip, learning rate, loss scale, clipping, stop.
+**
+** Judged from   optimizer_step and stop across ranks; the number of optimizer steps per rank; and, on each rank, that
+**               gradients were unscaled before they were clipped.
+** Exercised     two ranks reported the same optimizer's step.
+** Blame         the odd ranks; a rank that stepped less often than the others and returned normally.
+** Limits        the total norm is compared only where the backend promises equal bits. Under join ranks step as often as
+**               they have inputs, so their numbers are not compared.
+*/
+#include "core/check/scribe.h"
+
+#include "core/trace/tracer.h"
+
+typedef struct rank_facts {
+    int64_t steps;
+    uint64_t sequence;
+    uint32_t last_step;
+    bool has_returned;
+} rank_facts;
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_agree steps; /* (step, optimizer) → skipped, lr, loss scale, clip, norm */
+    cd_agree stops; /* step → stop */
+    cd_ranks ranks; /* of rank_facts */
+    cd_table told;  /* which field → reported */
+    bool has_joined, has_unordered, told_order;
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-STEP", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_agree_init(&s->steps, context->allocator);
+    cd_agree_init(&s->stops, context->allocator);
+    cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
+    cd_table_init(&s->told, context->allocator, sizeof(int64_t));
+    return CDDP_OK;
+}
+
+static void check_order(state *s, const cddp_event *e)
+{
+    const cddp_event_optimizer_step *o = &e->as.optimizer_step;
+    double scale = cd_f64_of(o->loss_scale), clip = cd_f64_of(o->clip);
+    if (o->skipped || o->unscaled_before_clip || scale == 1 || clip == 1 || s->told_order) return;
+    s->told_order = true;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    CD_SAY(f.title, "rank %u clips gradients that are still multiplied by the loss scale %g", e->rank, scale);
+    CD_SAY(f.expected, "unscale, then clip");
+    CD_SAY(f.actual, "clip coefficient %.9g applied before unscaling", clip);
+    CD_SAY(f.advice, "the norm limit is meant for true gradients: unscale first");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void take_step(state *s, const cddp_event *e, rank_facts *r)
+{
+    const cddp_event_optimizer_step *o = &e->as.optimizer_step;
+    r->steps++;
+    r->sequence = e->sequence;
+    r->last_step = e->step;
+    check_order(s, e);
+    cd_agree_push(&s->steps,
+                  &(cd_statement){.key = CD_KEY(e->step, o->optimizer),
+                                  CD_SAYS(o->skipped, o->lr, o->loss_scale, o->clip, s->has_unordered ? 0 : o->norm)},
+                  e);
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    cd_scribe_learn(&s->scribe, e);
+    rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+    if (r == NULL) return;
+    switch (e->kind) {
+    case CDDP_EV_group: s->has_unordered |= !cd_scribe_has_equal_bits(&s->scribe, e->as.group.group); break;
+    case CDDP_EV_join_notify: s->has_joined = true; break;
+    case CDDP_EV_optimizer_step: take_step(s, e, r); break;
+    case CDDP_EV_stop: cd_agree_push(&s->stops, &(cd_statement){.key = CD_KEY(e->step), CD_SAYS(e->as.stop.stop)}, e); break;
+    case CDDP_EV_rank_end: r->has_returned = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK; break;
+    default: break;
+    }
+}
+
+static void report_step(state *s, const cd_split *split)
+{
+    static const char *const words[] = {"whether to skip the step", "the learning rate", "the loss scale", "the clip coefficient", "the gradient norm"};
+    size_t field = 0;
+    while (field < 4 && split->odd.data[field] == split->right.data[field]) field++;
+    int64_t *told = cd_table_add(&s->told, CD_KEY((int64_t)field));
+    if (told == NULL || (*told)++ != 0) return;
+    cddp_finding f = cd_finding_of(&s->scribe, split);
+    char who[160];
+    cd_split_print(split, who, sizeof who);
+    CD_SAY(f.title, "%s disagree on %s", who, words[field]);
+    if (field == 0) {
+        CD_SAY(f.expected, "rank %u %s", split->right.rank, split->right.data[0] ? "skipped" : "stepped");
+        CD_SAY(f.actual, "rank %u %s", split->odd.rank, split->odd.data[0] ? "skipped" : "stepped");
+    } else {
+        CD_SAY(f.expected, "rank %u: %.17g", split->right.rank, cd_f64_of(split->right.data[field]));
+        CD_SAY(f.actual, "rank %u: %.17g", split->odd.rank, cd_f64_of(split->odd.data[field]));
+    }
+    CD_SAY(f.advice, "decide from values that all ranks share: reduced gradients, a reduced overflow flag, one schedule");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void report_stop(state *s, const cd_split *split)
+{
+    cddp_finding f = cd_finding_of(&s->scribe, split);
+    char who[160];
+    cd_split_print(split, who, sizeof who);
+    CD_SAY(f.title, "%s disagree on whether to stop", who);
+    CD_SAY(f.expected, "rank %u %s", split->right.rank, split->right.data[0] ? "stops" : "goes on");
+    CD_SAY(f.actual, "rank %u %s", split->odd.rank, split->odd.data[0] ? "stops" : "goes on");
+    CD_SAY(f.advice, "a barrier does not share a value: broadcast or reduce the decision");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+/* Ranks that came to the end with fewer steps than another one. */
+static void report_counts(state *s)
+{
+    const rank_facts *most = NULL, *least = NULL;
+    uint32_t most_rank = 0, least_rank = 0;
+    for (uint32_t i = 0; i < s->ranks.count; i++) {
+        const rank_facts *r = cd_ranks_find(&s->ranks, i);
+        if (!r->has_returned) continue;
+        if (most == NULL || r->steps > most->steps) {
+            most = r;
+            most_rank = i;
+        }
+        if (least == NULL || r->steps < least->steps) {
+            least = r;
+            least_rank = i;
+        }
+    }
+    if (most == NULL || most->steps == least->steps || least->steps == 0) return;
+    cddp_event at = {.rank = least_rank, .step = least->last_step + 1, .sequence = least->sequence};
+    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    f.peer = (int32_t)most_rank;
+    CD_SAY(f.title, "rank %u stepped %lld times, rank %u %lld times", least_rank, (long long)least->steps, most_rank, (long long)most->steps);
+    CD_SAY(f.expected, "equally many steps on every rank");
+    CD_SAY(f.actual, "rank %u: last at step %u", least_rank, least->last_step);
+    CD_SAY(f.advice, "a step that one rank leaves out makes its replica part from the others");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->steps.shared_count > 0)
+        cd_scribe_exercise(&s->scribe, "%llu optimizer steps compared across ranks", (unsigned long long)s->steps.shared_count);
+    cd_split split;
+    for (size_t cursor = 0; cd_agree_next(&s->steps, &cursor, &split);) report_step(s, &split);
+    size_t cursor = 0;
+    if (cd_agree_next(&s->stops, &cursor, &split)) report_stop(s, &split);
+    else if (!s->has_joined) report_counts(s);
+    cd_agree_fini(&s->steps);
+    cd_agree_fini(&s->stops);
+    cd_ranks_fini(&s->ranks);
+    cd_table_fini(&s->told);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_group, CDDP_EV_join_notify, CDDP_EV_optimizer_step, CDDP_EV_stop, CDDP_EV_rank_end};
+
+CD_CHECK_TABLE(step, "I-STEP", "all ranks take the same decisions at a step",
+               "Step or skip, loss scale, clip coefficient, learning rate and stop decisions are equal on all ranks and equal to the reference.");

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Open addressing with linear probing over positions of a dense array; nothing is ever removed. */
+#include "core/check/table.h"
+
+#include "core/base/alloc.h"
+#include "core/base/hash.h"
+
+#include <string.h>
+
+void cd_table_init(cd_table *table, const cddp_allocator *allocator, size_t value_bytes)
+{
+    *table = (cd_table){.allocator = allocator, .value_bytes = value_bytes};
+}
+
+void cd_table_fini(cd_table *table)
+{
+    cd_release(table->allocator, table->keys, table->key_capacity * sizeof *table->keys);
+    cd_release(table->allocator, table->values, table->value_capacity * table->value_bytes);
+    cd_release(table->allocator, table->index, table->index_count * sizeof *table->index);
+    cd_table_init(table, table->allocator, table->value_bytes);
+}
+
+/* One multiplication per part and one mix at the end: keys are small integers and digests. */
+static uint64_t hash_key(const cd_key *key)
+{
+    uint64_t h = UINT64_C(0x9e3779b97f4a7c15);
+    for (size_t i = 0; i < 4; i++) {
+        h ^= (uint64_t)key->part[i];
+        h *= UINT64_C(0xff51afd7ed558ccd);
+        h ^= h >> 32;
+    }
+    return h;
+}
+
+/* The slot that holds the key, or the free one where it belongs. */
+static size_t slot_of(const cd_table *table, const cd_key *key)
+{
+    size_t mask = table->index_count - 1;
+    size_t slot = (size_t)hash_key(key) & mask;
+    while (table->index[slot] != 0 && memcmp(&table->keys[table->index[slot] - 1], key, sizeof *key) != 0)
+        slot = (slot + 1) & mask;
+    return slot;
+}
+
+static bool grow_index(cd_table *table)
+{
+    size_t wanted = table->index_count == 0 ? 64 : table->index_count * 2;
+    uint32_t *index = cd_allocate_array(table->allocator, wanted, sizeof *index);
+    if (index == NULL) return false;
+    cd_release(table->allocator, table->index, table->index_count * sizeof *index);
+    table->index = index;
+    table->index_count = wanted;
+    for (size_t i = 0; i < table->count; i++) table->index[slot_of(table, &table->keys[i])] = (uint32_t)i + 1;
+    return true;
+}
+
+void *cd_table_find(const cd_table *table, const cd_key *key)
+{
+    if (table->count == 0) return NULL;
+    uint32_t found = table->index[slot_of(table, key)];
+    return found != 0 ? cd_table_value(table, found - 1) : NULL;
+}
+
+void *cd_table_add(cd_table *table, const cd_key *key)
+{
+    void *found = cd_table_find(table, key);
+    if (found != NULL) return found;
+    if (table->count * 2 >= table->index_count && !grow_index(table)) return NULL;
+    const cddp_allocator *a = table->allocator;
+    size_t needed = table->count + 1;
+    if (!cd_vec_grow(a, (void **)&table->keys, &table->key_capacity, needed, sizeof *table->keys)) return NULL;
+    if (!cd_vec_grow(a, (void **)&table->values, &table->value_capacity, needed, table->value_bytes)) return NULL;
+    table->keys[table->count] = *key;
+    table->index[slot_of(table, key)] = (uint32_t)table->count + 1;
+    void *value = cd_table_value(table, table->count++);
+    memset(value, 0, table->value_bytes);
+    return value;
+}
+
+void cd_ranks_init(cd_ranks *ranks, const cddp_allocator *allocator, size_t item_bytes)
+{
+    *ranks = (cd_ranks){.allocator = allocator, .item_bytes = item_bytes};
+}
+
+void cd_ranks_fini(cd_ranks *ranks)
+{
+    cd_release(ranks->allocator, ranks->items, ranks->capacity * ranks->item_bytes);
+    cd_ranks_init(ranks, ranks->allocator, ranks->item_bytes);
+}
+
+void *cd_ranks_add(cd_ranks *ranks, uint32_t rank)
+{
+    if (rank >= CD_RANKS_MAX) return NULL;
+    size_t needed = (size_t)rank + 1;
+    if (needed > ranks->count) {
+        if (!cd_vec_grow(ranks->allocator, (void **)&ranks->items, &ranks->capacity, needed, ranks->item_bytes)) return NULL;
+        memset(ranks->items + ranks->count * ranks->item_bytes, 0, (needed - ranks->count) * ranks->item_bytes);
+        ranks->count = needed;
+    }
+    return ranks->items + rank * ranks->item_bytes;
+}
+
+void *cd_ranks_find(const cd_ranks *ranks, uint32_t rank)
+{
+    return rank < ranks->count ? ranks->items + rank * ranks->item_bytes : NULL;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A table from four integers to a fixed-size value, and an array that is indexed by rank: what checks remember.
+**
+** Entries lie in order of insertion, so walking a table is deterministic; an index hashes into them.
+**
+** Lifetime   init → use → fini. A value stays where it is until the next add.
+** Errors     NULL when memory is exhausted; the judge learns of it from its own allocator.
+*/
+#pragma once
+#include "cddp/alloc.h"
+
+typedef struct cd_key {
+    int64_t part[4];
+} cd_key;
+
+#define CD_KEY(...) (&(cd_key){{__VA_ARGS__}})
+
+typedef struct cd_table {
+    const cddp_allocator *allocator;
+    size_t value_bytes;
+    cd_key *keys;  /* (count) */
+    char *values;  /* (count · value_bytes) */
+    size_t count, key_capacity, value_capacity;
+    uint32_t *index; /* (index_count) position + 1; a power of two */
+    size_t index_count;
+} cd_table;
+
+void cd_table_init(cd_table *table, const cddp_allocator *allocator, size_t value_bytes);
+void cd_table_fini(cd_table *table);
+/* The value of a key, zeroed when it is new. */
+void *cd_table_add(cd_table *table, const cd_key *key);
+void *cd_table_find(const cd_table *table, const cd_key *key); /* NULL when there is none */
+static inline void *cd_table_value(const cd_table *table, size_t position)
+{
+    return table->values + position * table->value_bytes;
+}
+static inline const cd_key *cd_table_key(const cd_table *table, size_t position)
+{
+    return &table->keys[position];
+}
+
+typedef struct cd_ranks {
+    const cddp_allocator *allocator;
+    size_t item_bytes;
+    char *items; /* (count · item_bytes) */
+    size_t count, capacity;
+} cd_ranks;
+
+#define CD_RANKS_MAX (1u << 20) /* beyond it an event's rank is taken for garbage */
+
+void cd_ranks_init(cd_ranks *ranks, const cddp_allocator *allocator, size_t item_bytes);
+void cd_ranks_fini(cd_ranks *ranks);
+/* The item of a rank, zeroed when it is new; NULL for the world itself and when memory is exhausted. */
+void *cd_ranks_add(cd_ranks *ranks, uint32_t rank);
+void *cd_ranks_find(const cd_ranks *ranks, uint32_t rank); /* NULL when the rank was never added */

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gathering comparisons. The witness is the least in (step, link order, micro-step, rank, parameter), so it does not
+** depend on how the events of different ranks interleave. */
+#include "core/check/tally.h"
+
+#include "core/trace/tracer.h"
+
+static const char *const link_words[CD_LINK_COUNT] = {
+    [CD_LINK_MATHEMATICS] = "single-process gradient", [CD_LINK_REDUCTION] = "average of the local gradients",
+    [CD_LINK_PRECISION] = "one-process local gradient", [CD_LINK_UPDATE] = "reference update",
+    [CD_LINK_OPTIMIZER] = "reference optimizer state", [CD_LINK_BUFFER] = "reference buffer",
+    [CD_LINK_PRESENCE] = "reference presence",          [CD_LINK_FREE] = "free-running reference",
+    [CD_LINK_LAW] = "hook's law"};
+
+/* Position in the chain of causes. */
+static const int link_order[CD_LINK_COUNT] = {
+    [CD_LINK_PRECISION] = 0, [CD_LINK_REDUCTION] = 1, [CD_LINK_MATHEMATICS] = 2, [CD_LINK_PRESENCE] = 3, [CD_LINK_LAW] = 4,
+    [CD_LINK_BUFFER] = 5,    [CD_LINK_UPDATE] = 6,    [CD_LINK_OPTIMIZER] = 7,   [CD_LINK_FREE] = 8};
+
+const char *cd_link_words(int64_t link)
+{
+    return link >= 1 && link < CD_LINK_COUNT ? link_words[link] : "reference";
+}
+
+void cd_tally_init(cd_tally *tally, const cddp_allocator *allocator)
+{
+    *tally = (cd_tally){0};
+    cd_table_init(&tally->entries, allocator, sizeof(cd_tally_entry));
+    cd_table_init(&tally->ranks, allocator, sizeof(int64_t));
+    cd_ranks_init(&tally->judged, allocator, sizeof(int64_t));
+}
+
+void cd_tally_fini(cd_tally *tally)
+{
+    cd_table_fini(&tally->entries);
+    cd_table_fini(&tally->ranks);
+    cd_ranks_fini(&tally->judged);
+}
+
+static int order_of(const cddp_event *e)
+{
+    int64_t link = e->as.compare.link;
+    return link >= 1 && link < CD_LINK_COUNT ? link_order[link] : CD_LINK_COUNT;
+}
+
+static bool precedes(const cddp_event *a, const cddp_event *b)
+{
+    if (a->step != b->step) return a->step < b->step;
+    if (order_of(a) != order_of(b)) return order_of(a) < order_of(b);
+    if (a->micro_step != b->micro_step) return a->micro_step < b->micro_step;
+    if (a->rank != b->rank) return a->rank < b->rank;
+    return a->sequence < b->sequence;
+}
+
+void cd_tally_push(cd_tally *tally, const cddp_event *event)
+{
+    const cddp_event_compare *c = &event->as.compare;
+    tally->compared++;
+    int64_t *judged = cd_ranks_add(&tally->judged, event->rank);
+    if (judged != NULL) (*judged)++;
+    if (c->bad == 0) return;
+    cd_tally_entry *entry = cd_table_add(&tally->entries, CD_KEY(c->shape));
+    int64_t *seen = cd_table_add(&tally->ranks, CD_KEY(c->shape, event->rank));
+    if (entry == NULL || seen == NULL) return;
+    if ((*seen)++ == 0) entry->rank_count++;
+    if (event->rank < 64) entry->mask |= UINT64_C(1) << event->rank;
+    if (event->step > entry->last_step) entry->last_step = event->step;
+    if (entry->count++ != 0 && !precedes(event, &entry->witness)) return;
+    entry->witness = *event;
+    entry->witness.text = NULL;
+    CD_SAY(entry->words, "%s", event->text != NULL ? event->text : "");
+}
+
+static uint32_t judged_ranks(const cd_tally *tally)
+{
+    uint32_t count = 0;
+    for (size_t i = 0; i < tally->judged.count; i++) {
+        const int64_t *judged = cd_ranks_find(&tally->judged, (uint32_t)i);
+        count += *judged > 0;
+    }
+    return count;
+}
+
+bool cd_tally_get(const cd_tally *tally, cd_scribe *scribe, size_t index, cddp_finding *finding)
+{
+    if (index >= tally->entries.count) return false;
+    const cd_tally_entry *entry = cd_table_value(&tally->entries, index);
+    const cddp_event_compare *c = &entry->witness.as.compare;
+    cddp_finding f = cd_finding_at(scribe, &entry->witness);
+    f.ranks = entry->mask;
+    char who[96];
+    bool everybody = entry->rank_count == judged_ranks(tally) && entry->rank_count > 1;
+    cd_mask_print(entry->mask, entry->rank_count, who, sizeof who);
+    if (everybody) f.rank = -1;
+    bool is_buffer = c->link == CD_LINK_BUFFER;
+    const char *name = is_buffer ? cd_scribe_get_buffer(scribe, c->param) : cd_scribe_get_parameter(scribe, c->param);
+    if (!is_buffer) cd_finding_set_parameter(scribe, &f, c->param);
+    CD_SAY(f.title, "%s: %s differs from the %s: %s", everybody ? "all ranks" : who, c->param >= 0 ? name : "a tensor",
+           cd_link_words(c->link), entry->words[0] != '\0' ? entry->words : "no simple explanation");
+    double bound = cd_f64_of(c->bound);
+    if (bound > 0) CD_SAY(f.expected, "%s[%lld] = %.17g, within %.3g", name, (long long)c->element, cd_f64_of(c->expected), bound);
+    else CD_SAY(f.expected, "%s[%lld] = %.17g, bit for bit", name, (long long)c->element, cd_f64_of(c->expected));
+    CD_SAY(f.actual, "rank %u: %.17g, %lld ulps away; %lld elements beyond the bound", entry->witness.rank, cd_f64_of(c->actual),
+           (long long)c->ulps, (long long)c->bad);
+    if (entry->count > 1)
+        CD_SAY(f.advice, "the same error in %llu more comparisons, up to step %u", (unsigned long long)entry->count - 1, entry->last_step);
+    *finding = f;
+    return true;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The compare events that belong to one check, gathered into few findings: one per shape of error, with the earliest
+** and most specific comparison as its witness and all others counted.
+**
+** Specific means nearer to the source: precision before reduction before mathematics before updates, since a wrong
+** local gradient makes everything after it wrong.
+*/
+#pragma once
+#include "core/check/scribe.h"
+#include "core/trace/codes.h"
+
+typedef struct cd_tally_entry {
+    cddp_event witness; /* without text */
+    char words[160];
+    uint64_t count, mask;
+    uint32_t rank_count, last_step;
+} cd_tally_entry;
+
+typedef struct cd_tally {
+    cd_table entries; /* shape → cd_tally_entry */
+    cd_table ranks;   /* (shape, rank) → 1 */
+    cd_ranks judged;  /* rank → comparisons that this check reads */
+    uint64_t compared;
+} cd_tally;
+
+void cd_tally_init(cd_tally *tally, const cddp_allocator *allocator);
+void cd_tally_fini(cd_tally *tally);
+/* Takes a compare event; counts it, and keeps it when it failed. */
+void cd_tally_push(cd_tally *tally, const cddp_event *event);
+/* The i-th entry as a finding, wording included; false past the end. */
+bool cd_tally_get(const cd_tally *tally, cd_scribe *scribe, size_t index, cddp_finding *finding);
+const char *cd_link_words(int64_t link); /* "single-process gradient" */

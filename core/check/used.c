@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-USED: a parameter is used on a rank when any micro-step since the last reduction gave it a gradient, and
+** globally used when it is used on any rank.
+**
+** Judged from   grad_local with a defined gradient (what really happened), used_local (what the rank's map says),
+**               used_global (the reduced map) and grad_final's globally_unused.
+**     U1  used_local equals "some grad_local with a value since the last finalisation" (UNU-03, NSY-04)
+**     U2  used_global is the number of ranks whose used_local was set in the same step and micro-step (UNU-01)
+**     U3  all ranks read the same used_global
+**     U4  globally_unused is set exactly where the map says 0; never for a parameter that is used here (FIN-02)
+** Exercised     a parameter was unused on some rank in a reduction whose map was read.
+** Blame         U1, U4: the rank. U2, U3: the odd ranks, or the map.
+** Limits        the map of a static graph is reduced once; later finalisations that reuse it are judged by U4 only.
+*/
+#include "core/check/scribe.h"
+
+typedef struct rank_use {
+    uint32_t step, micro_step; /* of the first gradient of the window */
+    uint64_t sequence;
+    int64_t local, global;     /* last used_local and used_global; global -1: not read in this window */
+    bool is_seen, has_local;
+} rank_use;
+
+typedef struct window_sum {
+    int64_t used;   /* ranks whose map says used */
+    int64_t voters;
+} window_sum;
+
+typedef struct state {
+    cd_scribe scribe;
+    cd_table uses;    /* (rank, param) → rank_use */
+    cd_table sums;    /* (step, micro-step, param) → window_sum */
+    cd_agree globals; /* (step, micro-step, param) → used */
+    cd_ranks params;  /* rank → highest variable index + 1 */
+    cd_table told;    /* (kind, param) → reported */
+    uint64_t unused;
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-USED", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_table_init(&s->uses, context->allocator, sizeof(rank_use));
+    cd_table_init(&s->sums, context->allocator, sizeof(window_sum));
+    cd_agree_init(&s->globals, context->allocator);
+    cd_ranks_init(&s->params, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->told, context->allocator, sizeof(int64_t));
+    return CDDP_OK;
+}
+
+static bool tell_once(state *s, int64_t kind, int64_t param)
+{
+    int64_t *told = cd_table_add(&s->told, CD_KEY(kind, param));
+    return told != NULL && (*told)++ == 0;
+}
+
+static rank_use *use_of(state *s, const cddp_event *e, int64_t param)
+{
+    int64_t *count = cd_ranks_add(&s->params, e->rank);
+    if (count == NULL || param < 0) return NULL;
+    if (param >= *count) *count = param + 1;
+    size_t before = s->uses.count;
+    rank_use *u = cd_table_add(&s->uses, CD_KEY(e->rank, param));
+    if (u != NULL && s->uses.count > before) u->global = -1;
+    return u;
+}
+
+/* U1. */
+static void take_used_local(state *s, const cddp_event *e)
+{
+    const cddp_event_used_local *l = &e->as.used_local;
+    rank_use *u = use_of(s, e, l->param);
+    window_sum *sum = cd_table_add(&s->sums, CD_KEY(e->step, e->micro_step, l->param));
+    if (u == NULL || sum == NULL) return;
+    u->local = l->used;
+    u->global = -1;
+    u->has_local = true;
+    sum->used += l->used != 0;
+    sum->voters++;
+    if (l->used == 0) s->unused++;
+    if ((l->used != 0) == u->is_seen || !tell_once(s, 1, l->param)) return;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (u->is_seen) cd_finding_add_event(&f, e->rank, u->sequence);
+    cd_finding_set_parameter(&s->scribe, &f, l->param);
+    if (u->is_seen) {
+        CD_SAY(f.title, "rank %u: the used map forgets %s", e->rank, f.parameter);
+        CD_SAY(f.expected, "used: it got a gradient at step %u micro-step %u", u->step, u->micro_step);
+        CD_SAY(f.actual, "unused");
+        CD_SAY(f.advice, "use must be recorded in every micro-step, also inside no_sync (NSY-04)");
+    } else {
+        CD_SAY(f.title, "rank %u: the used map claims %s without a gradient", e->rank, f.parameter);
+        CD_SAY(f.expected, "unused: no defined gradient since the last reduction");
+        CD_SAY(f.actual, "used");
+        CD_SAY(f.advice, "reachable is not used: a hook that fires with an undefined gradient does not count (UNU-03)");
+    }
+    cd_scribe_report(&s->scribe, &f);
+}
+
+/* U4. */
+static void take_final(state *s, const cddp_event *e)
+{
+    const cddp_event_grad_final *g = &e->as.grad_final;
+    const rank_use *u = cd_table_find(&s->uses, CD_KEY(e->rank, g->param));
+    if (u == NULL || !u->has_local) return;
+    const char *why = NULL;
+    if (g->globally_unused && u->local != 0) why = "it is used on this rank";
+    else if (g->globally_unused && u->global > 0) why = "the reduced map says it is used";
+    else if (!g->globally_unused && u->local == 0 && u->global == 0) why = "the reduced map says nobody used it";
+    if (why == NULL || !tell_once(s, 4, g->param)) return;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cd_finding_set_parameter(&s->scribe, &f, g->param);
+    f.bucket = (int32_t)g->bucket;
+    CD_SAY(f.title, "rank %u treats %s as %s although %s", e->rank, f.parameter, g->globally_unused ? "globally unused" : "used", why);
+    CD_SAY(f.expected, "local map %lld, reduced map %lld", (long long)u->local, (long long)u->global);
+    CD_SAY(f.actual, "%s", g->globally_unused ? "its gradient was left untouched" : "its gradient was overwritten");
+    CD_SAY(f.advice, "the reduced map decides once it is there; before that only a local use may (FIN-02)");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void close_window(state *s, const cddp_event *e)
+{
+    const int64_t *count = cd_ranks_find(&s->params, e->rank);
+    for (int64_t p = 0; count != NULL && p < *count; p++) {
+        rank_use *u = cd_table_find(&s->uses, CD_KEY(e->rank, p));
+        if (u != NULL) u->is_seen = false;
+    }
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    cd_scribe_learn(&s->scribe, e);
+    if (e->kind == CDDP_EV_grad_local) {
+        rank_use *u = e->as.grad_local.presence != 0 ? use_of(s, e, e->as.grad_local.param) : NULL;
+        if (u == NULL || u->is_seen) return;
+        u->is_seen = true;
+        u->step = e->step;
+        u->micro_step = e->micro_step;
+        u->sequence = e->sequence;
+    } else if (e->kind == CDDP_EV_used_local) {
+        take_used_local(s, e);
+    } else if (e->kind == CDDP_EV_used_global) {
+        const cddp_event_used_global *g = &e->as.used_global;
+        rank_use *u = use_of(s, e, g->param);
+        if (u != NULL) u->global = g->used;
+        cd_agree_push(&s->globals, &(cd_statement){.key = CD_KEY(e->step, e->micro_step, g->param), CD_SAYS(g->used)}, e);
+    } else if (e->kind == CDDP_EV_grad_final) {
+        take_final(s, e);
+    } else if (e->kind == CDDP_EV_backward_end && e->as.backward_end.finalized) {
+        close_window(s, e);
+    }
+}
+
+/* U3 */
+static void report_split(state *s, const cd_split *split)
+{
+    if (!tell_once(s, 3, split->key->part[2])) return;
+    cddp_finding f = cd_finding_of(&s->scribe, split);
+    char who[160];
+    cd_split_print(split, who, sizeof who);
+    cd_finding_set_parameter(&s->scribe, &f, split->key->part[2]);
+    CD_SAY(f.title, "%s read different reduced maps for %s", who, f.parameter);
+    CD_SAY(f.expected, "rank %u: used by %lld ranks", split->right.rank, (long long)split->right.data[0]);
+    CD_SAY(f.actual, "rank %u: used by %lld ranks", split->odd.rank, (long long)split->odd.data[0]);
+    CD_SAY(f.advice, "the reduced map replaces the whole local one on every rank (FIN-02)");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+/* U2, where nobody disagrees but the sum is wrong. */
+static void report_sum(state *s, size_t position)
+{
+    const cd_key *key = cd_table_key(&s->globals.entries, position);
+    const cd_agree_entry *entry = cd_table_value(&s->globals.entries, position);
+    const window_sum *sum = cd_table_find(&s->sums, key);
+    if (sum == NULL || entry->first.next != 0 || entry->first.data[0] == sum->used || !tell_once(s, 2, key->part[2])) return;
+    cddp_event at = {.rank = UINT32_MAX, .step = entry->step, .micro_step = entry->micro_step};
+    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    f.event_count = 0;
+    f.ranks = entry->first.mask;
+    cd_finding_add_event(&f, entry->first.rank, entry->first.sequence);
+    cd_finding_set_parameter(&s->scribe, &f, key->part[2]);
+    CD_SAY(f.title, "the reduced map counts %lld users of %s, the ranks' own maps %lld", (long long)entry->first.data[0], f.parameter,
+           (long long)sum->used);
+    CD_SAY(f.expected, "%lld of the %lld ranks that reported used it", (long long)sum->used, (long long)sum->voters);
+    CD_SAY(f.actual, "%lld", (long long)entry->first.data[0]);
+    CD_SAY(f.advice, "every rank contributes its own map, joined ranks zeros, and the reduction is a sum (UNU-01)");
+    cd_scribe_report(&s->scribe, &f);
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->unused > 0 && s->globals.entries.count > 0)
+        cd_scribe_exercise(&s->scribe, "%llu entries of used maps were unused and the reduced map was read", (unsigned long long)s->unused);
+    cd_split split;
+    for (size_t cursor = 0; cd_agree_next(&s->globals, &cursor, &split);) report_split(s, &split);
+    for (size_t i = 0; i < s->globals.entries.count; i++) report_sum(s, i);
+    cd_table_fini(&s->uses);
+    cd_table_fini(&s->sums);
+    cd_agree_fini(&s->globals);
+    cd_ranks_fini(&s->params);
+    cd_table_fini(&s->told);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_grad_local, CDDP_EV_used_local, CDDP_EV_used_global, CDDP_EV_grad_final, CDDP_EV_backward_end};
+
+CD_CHECK_TABLE(used, "I-USED", "use is remembered over the whole window and agreed by all ranks",
+               "used(p) on a rank is the OR over all micro-steps since the last reduction; the global entry is the OR over ranks.");
