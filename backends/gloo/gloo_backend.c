@@ -26,38 +26,15 @@
 #include "core/base/error.h"
 #include "core/base/os.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #define DEFAULT_TIMEOUT_NS UINT64_C(1800000000000) /* 30 minutes, C10-05 */
 
-static void sigpipe_block(sigset_t *before)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &set, before);
-}
-
-/* A message written before the mask was restored may have left a SIGPIPE pending: it must not outlive us. */
-static void sigpipe_restore(const sigset_t *before)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGPIPE);
-    struct timespec none = {0, 0};
-    if (!sigismember(before, SIGPIPE))
-        while (sigtimedwait(&set, NULL, &none) == SIGPIPE) {
-        }
-    pthread_sigmask(SIG_SETMASK, before, NULL);
-}
-
 void *cd_gloo_scratch(cd_gloo_group *group, size_t bytes)
 {
+    if (bytes == 0) bytes = 1; /* room for nothing is still room */
     if (bytes > group->scratch_bytes) {
         cd_release(group->allocator, group->scratch, group->scratch_bytes);
         group->scratch = cd_allocate(group->allocator, bytes);
@@ -85,45 +62,17 @@ static cddp_status message_finish(cd_gloo_group *g, cd_gloo_work *w, cddp_error 
     return CDDP_OK;
 }
 
-static void work_run(cd_gloo_group *g, cd_gloo_work *w)
+static cddp_status work_run(cd_os_job *job, cddp_error *err)
 {
-    pthread_mutex_lock(&g->lock);
+    cd_gloo_work *w = (cd_gloo_work *)(void *)job;
+    cd_gloo_group *g = w->group;
+    if (w->message != NULL) return message_finish(g, w, err);
+    if (lane_of(w->call.op) != CD_GLOO_LANE_COLLECTIVE) return CDDP_OK; /* nothing to move */
+    pthread_mutex_lock(&g->lanes.lock);
     bool aborted = g->aborted;
-    pthread_mutex_unlock(&g->lock);
-    cddp_error error = CDDP_ERROR_INIT;
-    cddp_status status;
-    if (w->message != NULL) status = message_finish(g, w, &error);
-    else if (w->call.op == CDDP_OP_SEND || w->call.op == CDDP_OP_RECV) status = CDDP_OK; /* nothing to move */
-    else if (aborted) status = cd_gloo_fail(g, CD_GLOO_ABORTED, -1, "", &error);
-    else status = cd_gloo_collective_run(g, w, &error);
-    pthread_mutex_lock(&g->lock);
-    error.status = status;
-    w->error = error;
-    w->done = true;
-    pthread_cond_broadcast(&g->done);
-    pthread_mutex_unlock(&g->lock);
-}
-
-typedef struct lane_start {
-    cd_gloo_group *group;
-    cd_gloo_lane lane;
-} lane_start;
-
-static void lane_loop(cd_gloo_group *g, cd_gloo_lane lane)
-{
-    cd_gloo_queue *q = &g->queues[lane];
-    for (;;) {
-        pthread_mutex_lock(&g->lock);
-        while (q->first == NULL && !g->closing) pthread_cond_wait(&q->arrived, &g->lock);
-        cd_gloo_work *w = q->first;
-        if (w != NULL) {
-            q->first = w->next;
-            if (q->first == NULL) q->last = NULL;
-        }
-        pthread_mutex_unlock(&g->lock);
-        if (w == NULL) return;
-        work_run(g, w);
-    }
+    pthread_mutex_unlock(&g->lanes.lock);
+    if (aborted) return cd_gloo_fail(g, CD_GLOO_ABORTED, -1, "", err);
+    return cd_gloo_collective_run(g, w, err);
 }
 
 static bool store_set(void *store, const char *key, const void *bytes, size_t byte_count)
@@ -168,44 +117,9 @@ static cddp_status context_open(cd_gloo_group *g, cddp_error *err)
     return CDDP_OK;
 }
 
-static void *lane_main(void *argument)
+static cddp_status open_run(cd_os_job *job, cddp_error *err)
 {
-    lane_start *start = argument;
-    cd_gloo_group *g = start->group;
-    cd_gloo_lane lane = start->lane;
-    cd_release(g->allocator, start, sizeof *start);
-    sigset_t before;
-    sigpipe_block(&before);
-    if (lane == CD_GLOO_LANE_COLLECTIVE) {
-        cddp_error error = CDDP_ERROR_INIT;
-        cddp_status status = context_open(g, &error);
-        pthread_mutex_lock(&g->lock);
-        g->open_error = error;
-        g->open_error.status = status;
-        g->opened = status == CDDP_OK;
-        g->open_ended = true;
-        pthread_cond_broadcast(&g->done);
-        pthread_mutex_unlock(&g->lock);
-        if (status != CDDP_OK) return NULL;
-    }
-    lane_loop(g, lane);
-    return NULL;
-}
-
-static cddp_status lane_begin(cd_gloo_group *g, cd_gloo_lane lane, cddp_error *err)
-{
-    cd_gloo_queue *q = &g->queues[lane];
-    if (q->runs) return CDDP_OK;
-    lane_start *start = cd_allocate(g->allocator, sizeof *start);
-    if (start == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a gloo thread");
-    *start = (lane_start){g, lane};
-    int failure = pthread_create(&q->thread, NULL, lane_main, start);
-    if (failure != 0) {
-        cd_release(g->allocator, start, sizeof *start);
-        return cd_fail(err, CDDP_E_LIMIT, "cannot start a gloo thread: %s", strerror(failure));
-    }
-    q->runs = true;
-    return CDDP_OK;
+    return context_open(((cd_gloo_work *)(void *)job)->group, err);
 }
 
 /* ---- groups ---- */
@@ -240,34 +154,14 @@ static void gloo_close(void *group)
 {
     cd_gloo_group *g = group;
     if (g == NULL) return;
-    pthread_mutex_lock(&g->lock);
-    g->closing = true;
-    for (int lane = 0; lane < CD_GLOO_LANE_COUNT; lane++) pthread_cond_broadcast(&g->queues[lane].arrived);
-    pthread_mutex_unlock(&g->lock);
-    for (int lane = 0; lane < CD_GLOO_LANE_COUNT; lane++)
-        if (g->queues[lane].runs) pthread_join(g->queues[lane].thread, NULL);
-    sigset_t before;
-    sigpipe_block(&before);
+    cd_os_lanes_fini(&g->lanes);
+    cd_os_sigpipe guard;
+    cd_os_sigpipe_begin(&guard);
     cd_gloo_context_close(g->gloo);
-    sigpipe_restore(&before);
-    for (int lane = 0; lane < CD_GLOO_LANE_COUNT; lane++) pthread_cond_destroy(&g->queues[lane].arrived);
-    pthread_cond_destroy(&g->done);
-    pthread_mutex_destroy(&g->lock);
+    cd_os_sigpipe_end(&guard);
     cd_release(g->allocator, g->scratch, g->scratch_bytes);
     cd_release(g->allocator, g->members, g->size * sizeof *g->members);
     cd_release(g->allocator, g, sizeof *g);
-}
-
-static void clocks_init(cd_gloo_group *g)
-{
-    /* Waits are measured on the monotonic clock: a clock set back must not prolong them. */
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_mutex_init(&g->lock, NULL);
-    pthread_cond_init(&g->done, &monotonic);
-    for (int lane = 0; lane < CD_GLOO_LANE_COUNT; lane++) pthread_cond_init(&g->queues[lane].arrived, NULL);
-    pthread_condattr_destroy(&monotonic);
 }
 
 static cddp_status gloo_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
@@ -286,7 +180,7 @@ static cddp_status gloo_open(const cddp_backend *backend, cddp_rank *rank, const
     g->timeout_ns = spec->timeout_ns != 0 ? spec->timeout_ns : DEFAULT_TIMEOUT_NS;
     g->waiting_peer = -1;
     snprintf(g->name, sizeof g->name, "%s", spec->name);
-    clocks_init(g);
+    cd_os_lanes_init(&g->lanes);
     g->members = cd_allocate_array(NULL, g->size, sizeof *g->members);
     if (g->members == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, g->size);
@@ -298,14 +192,11 @@ static cddp_status gloo_open(const cddp_backend *backend, cddp_rank *rank, const
         goto out;
     }
     CD_TRY_OUT(parse_options(g, spec->options, err));
-    CD_TRY_OUT(lane_begin(g, CD_GLOO_LANE_COLLECTIVE, err));
-    pthread_mutex_lock(&g->lock);
-    while (!g->open_ended) pthread_cond_wait(&g->done, &g->lock);
-    pthread_mutex_unlock(&g->lock);
-    if (!g->opened) {
-        status = cd_fail(err, g->open_error.status, "%s", g->open_error.message);
-        goto out;
-    }
+    /* The lane that will use the context opens it, so that Gloo's own thread inherits its signal mask (B1). */
+    cd_gloo_work opening = {.job = {.run = open_run}, .group = g};
+    CD_TRY_OUT(cd_os_lane_push(&g->lanes, CD_GLOO_LANE_COLLECTIVE, &opening.job, err));
+    cd_os_job_wait(&g->lanes, &opening.job, 0);
+    CD_TRY_OUT(cd_os_job_outcome(&opening.job, err));
     *group = g;
     return CDDP_OK;
 out:
@@ -361,27 +252,21 @@ static cddp_status gloo_post(void *group, const cddp_collective *collective, voi
     cd_gloo_group *g = group;
     cd_gloo_lane lane = lane_of(collective->op);
     cddp_status status = CDDP_OK;
-    CD_TRY(lane_begin(g, lane, err));
     cd_gloo_work *w = cd_allocate_zero(g->allocator, sizeof *w);
     if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of group '%s'", cddp_op_name(collective->op), g->name);
+    w->job.run = work_run;
     w->group = g;
     w->call = *collective;
     w->deadline_ns = cd_os_now_ns() + (collective->timeout_ns != 0 ? collective->timeout_ns : g->timeout_ns);
     CD_TRY_OUT(counts_copy(g, w, err));
     if (lane != CD_GLOO_LANE_COLLECTIVE) {
-        sigset_t before;
-        sigpipe_block(&before);
+        cd_os_sigpipe guard;
+        cd_os_sigpipe_begin(&guard);
         status = message_start(g, w, err);
-        sigpipe_restore(&before);
+        cd_os_sigpipe_end(&guard);
         if (status != CDDP_OK) goto out;
     }
-    cd_gloo_queue *q = &g->queues[lane];
-    pthread_mutex_lock(&g->lock);
-    if (q->last != NULL) q->last->next = w;
-    else q->first = w;
-    q->last = w;
-    pthread_cond_signal(&q->arrived);
-    pthread_mutex_unlock(&g->lock);
+    CD_TRY_OUT(cd_os_lane_push(&g->lanes, lane, &w->job, err));
     *work = w;
     return CDDP_OK;
 out:
@@ -389,41 +274,24 @@ out:
     return status;
 }
 
-static cddp_status outcome(const cd_gloo_work *w, cddp_error *err)
-{
-    if (w->error.status == CDDP_OK) return CDDP_OK;
-    if (err != NULL) *err = w->error;
-    return w->error.status;
-}
-
 static cddp_status gloo_test(void *group, void *work, bool *done, cddp_error *err)
 {
     cd_gloo_group *g = group;
     cd_gloo_work *w = work;
-    pthread_mutex_lock(&g->lock);
-    bool ended = w->done;
-    pthread_mutex_unlock(&g->lock);
-    if (ended) CD_TRY(outcome(w, err));
+    bool ended = cd_os_job_is_done(&g->lanes, &w->job);
+    if (ended) CD_TRY(cd_os_job_outcome(&w->job, err));
     *done = ended;
     return CDDP_OK;
 }
 
+/* Without a time-out of its own the wait ends with the operation's deadline (B4). */
 static cddp_status gloo_wait(void *group, void *work, uint64_t timeout_ns, cddp_error *err)
 {
     cd_gloo_group *g = group;
     cd_gloo_work *w = work;
-    uint64_t until = cd_os_now_ns() + timeout_ns;
-    struct timespec t = {(time_t)(until / UINT64_C(1000000000)), (long)(until % UINT64_C(1000000000))};
-    pthread_mutex_lock(&g->lock);
-    int late = 0;
-    while (!w->done && late == 0) {
-        if (timeout_ns == 0) pthread_cond_wait(&g->done, &g->lock); /* the operation's own deadline ends it (B4) */
-        else late = pthread_cond_timedwait(&g->done, &g->lock, &t);
-    }
-    bool ended = w->done;
-    pthread_mutex_unlock(&g->lock);
-    if (!ended) return cd_fail(err, CDDP_E_TIMEOUT, "gloo: not done within %" PRIu64 " ms", timeout_ns / 1000000);
-    CD_TRY(outcome(w, err));
+    if (!cd_os_job_wait(&g->lanes, &w->job, timeout_ns))
+        return cd_fail(err, CDDP_E_TIMEOUT, "gloo: not done within %" PRIu64 " ms", timeout_ns / 1000000);
+    CD_TRY(cd_os_job_outcome(&w->job, err));
     return CDDP_OK;
 }
 
@@ -431,9 +299,7 @@ static void gloo_release(void *group, void *work)
 {
     cd_gloo_group *g = group;
     cd_gloo_work *w = work;
-    pthread_mutex_lock(&g->lock);
-    while (!w->done) pthread_cond_wait(&g->done, &g->lock); /* B2: its lane still uses it */
-    pthread_mutex_unlock(&g->lock);
+    cd_os_job_wait(&g->lanes, &w->job, 0); /* B2: its lane still uses it */
     work_free(g, w);
 }
 
@@ -441,11 +307,11 @@ static cddp_status gloo_abort(void *group, const char *reason, cddp_error *err)
 {
     cd_gloo_group *g = group;
     (void)err;
-    pthread_mutex_lock(&g->lock);
+    pthread_mutex_lock(&g->lanes.lock);
     snprintf(g->abort_reason, sizeof g->abort_reason, "%s", reason != NULL ? reason : "no reason given");
     g->aborted = true;
     if (g->waiting != NULL) cd_gloo_abort_wait(g->waiting);
-    pthread_mutex_unlock(&g->lock);
+    pthread_mutex_unlock(&g->lanes.lock);
     return CDDP_OK;
 }
 
@@ -453,9 +319,9 @@ static void gloo_describe(void *group, void *work, char *text, size_t text_bytes
 {
     cd_gloo_group *g = group;
     (void)work;
-    pthread_mutex_lock(&g->lock);
+    pthread_mutex_lock(&g->lanes.lock);
     int32_t peer = g->waiting_peer;
-    pthread_mutex_unlock(&g->lock);
+    pthread_mutex_unlock(&g->lanes.lock);
     if (peer >= 0) snprintf(text, text_bytes, "waiting for rank %u", g->members[peer]);
 }
 

@@ -3,38 +3,28 @@
 ** and two lanes that wait for point-to-point messages.
 **
 ** Threads    everything of Gloo that may write to a socket runs with SIGPIPE blocked: the library writes
-**            without MSG_NOSIGNAL. The event loop's thread inherits that from the queue thread, which opens it.
-** Locks      group->lock guards queues, work states and `waiting`; nothing blocks while holding it.
+**            without MSG_NOSIGNAL. The event loop's thread inherits that from the lane that opens the context.
+** Locks      the lanes' lock guards `waiting`, `waiting_peer`, `aborted` and `abort_reason` too.
 */
 #pragma once
-#include <pthread.h>
-
 #include "backends/gloo/gloo_shim.h"
 #include "cddp/backend.h"
 #include "cddp/rendezvous.h"
+#include "core/base/os_lane.h"
 
 typedef struct cd_gloo_group cd_gloo_group;
 typedef struct cd_gloo_work cd_gloo_work;
 
-typedef enum cd_gloo_lane { CD_GLOO_LANE_COLLECTIVE, CD_GLOO_LANE_SEND, CD_GLOO_LANE_RECV, CD_GLOO_LANE_COUNT } cd_gloo_lane;
+typedef enum cd_gloo_lane { CD_GLOO_LANE_COLLECTIVE, CD_GLOO_LANE_SEND, CD_GLOO_LANE_RECV } cd_gloo_lane;
 
 struct cd_gloo_work {
+    cd_os_job job; /* first: a lane hands it back */
     cd_gloo_group *group;
-    cd_gloo_work *next;      /* in its lane's queue */
     cddp_collective call;
     int64_t *counts;         /* copies of call.counts and call.send_counts, or NULL */
     cd_gloo_buffer *message; /* SEND and RECV: started at post */
     uint64_t deadline_ns;
-    bool done;               /* under lock */
-    cddp_error error;        /* written before done */
 };
-
-typedef struct cd_gloo_queue {
-    pthread_t thread;
-    bool runs;
-    pthread_cond_t arrived;
-    cd_gloo_work *first, *last;
-} cd_gloo_queue;
 
 struct cd_gloo_group {
     cd_gloo *gloo;
@@ -47,12 +37,7 @@ struct cd_gloo_group {
     uint64_t timeout_ns;
     bool guard;      /* exchange fingerprints before each collective */
     bool own_ring;   /* our own ring over unbound buffers instead of the library's */
-    pthread_mutex_t lock;
-    pthread_cond_t done;
-    cd_gloo_queue queues[CD_GLOO_LANE_COUNT];
-    bool closing;
-    bool opened, open_ended; /* of the thread that opens the context */
-    cddp_error open_error;
+    cd_os_lanes lanes;
     cd_gloo_buffer *waiting; /* what the collective lane waits for, to be woken by abort; under lock */
     int32_t waiting_peer;    /* whom it waits for, -1 */
     bool aborted;            /* under lock */

@@ -41,11 +41,11 @@ cddp_status cd_gloo_message_begin(cd_gloo_group *group, const cd_gloo_work *work
 
 static void waiting_set(cd_gloo_group *group, cd_gloo_buffer *buffer, int32_t peer)
 {
-    pthread_mutex_lock(&group->lock);
+    pthread_mutex_lock(&group->lanes.lock);
     group->waiting = buffer;
     group->waiting_peer = peer;
     bool aborted = group->aborted;
-    pthread_mutex_unlock(&group->lock);
+    pthread_mutex_unlock(&group->lanes.lock);
     /* An abort that came before we registered would not have woken us. */
     if (aborted && buffer != NULL) cd_gloo_abort_wait(buffer);
 }

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The MPI backend: non-blocking collectives of an MPI library, driven by one lane per group.
+**
+** An MPI library progresses only inside its own calls, so every operation runs in the group's lane: it is
+** started there, tested until it ended or its deadline passed, and the lane yields the processor between
+** tests. Order of issue is order of posting (C10-03); communication goes on while backward computes.
+**
+** The process is a rank already (mpirun or srun started it). MPI is initialised by the first group and
+** finalised when the process exits. Each group is a communicator of its own, made from its members alone.
+**
+** Types: f16 and bf16 are two contiguous bytes, reduced by operators of ours; where MPI's own MIN and MAX say
+** nothing about NaN ours say what the device table says. Counts above 2^30 elements go in several pieces.
+**
+** Options of a group ("key=value,…"): guard=0|1, fingerprints before each collective (default 0). MPI itself
+** corrupts memory when ranks disagree on a size, so the verifier turns it on.
+**
+** Limits: MPI 4.1 has no recovery: a dead rank ends the job from the launcher. abort is MPI_Abort's business;
+** here it fails what is queued. Needs MPI_THREAD_MULTIPLE; without it the group refuses to open, saying so.
+*/
+#define _POSIX_C_SOURCE 200809L
+#include "backends/mpi/mpi_group.h"
+#include "cddp/plugin.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/base/os.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_TIMEOUT_NS UINT64_C(1800000000000)
+
+cddp_status cd_mpi_check(int code, const char *what, cddp_error *err)
+{
+    if (code == MPI_SUCCESS) return CDDP_OK;
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    return cd_fail(err, CDDP_E_BACKEND, "mpi: %s failed: %s", what, text);
+}
+
+static void finalize(void)
+{
+    int is_final = 0;
+    MPI_Finalized(&is_final);
+    if (!is_final) MPI_Finalize();
+}
+
+/* MPI is the process's, not ours: whoever initialised it first finalises it. */
+static cddp_status library_open(cddp_error *err)
+{
+    int initialised = 0, provided = MPI_THREAD_SINGLE;
+    MPI_Initialized(&initialised);
+    if (!initialised) {
+        CD_TRY(cd_mpi_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread", err));
+        atexit(finalize);
+    } else {
+        MPI_Query_thread(&provided);
+    }
+    if (provided < MPI_THREAD_MULTIPLE)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "this MPI provides thread level %d; the backend needs MPI_THREAD_MULTIPLE (%d)", provided,
+                       MPI_THREAD_MULTIPLE);
+    return CDDP_OK;
+}
+
+static cddp_status parse_options(cd_mpi_group *g, const char *options, cddp_error *err)
+{
+    if (options == NULL || options[0] == '\0' || strcmp(options, "guard=0") == 0) return CDDP_OK;
+    if (strcmp(options, "guard=1") != 0)
+        return cd_fail(err, CDDP_E_CONFIG, "group '%s': mpi knows guard=0|1, not '%s'", g->name, options);
+    g->guard = true;
+    return CDDP_OK;
+}
+
+static cddp_status communicator_open(cd_mpi_group *g, const cddp_group_spec *spec, cddp_error *err)
+{
+    MPI_Group all = MPI_GROUP_NULL, ours = MPI_GROUP_NULL;
+    int world = 0, here = 0;
+    cddp_status status = CDDP_OK;
+    int *ranks = cd_allocate_array(NULL, g->size, sizeof *ranks);
+    if (ranks == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", g->name, g->size);
+    MPI_Comm_size(MPI_COMM_WORLD, &world);
+    MPI_Comm_rank(MPI_COMM_WORLD, &here);
+    for (uint32_t i = 0; i < g->size; i++) ranks[i] = (int)spec->members[i];
+    for (uint32_t i = 0; i < g->size; i++) {
+        if (ranks[i] < world) continue;
+        status = cd_fail(err, CDDP_E_CONFIG, "group '%s' names rank %d, but MPI started %d ranks (use mpirun -n %u)", g->name, ranks[i],
+                         world, g->size);
+        goto out;
+    }
+    if (ranks[g->rank] != here) {
+        status = cd_fail(err, CDDP_E_CONFIG, "group '%s': this process is MPI rank %d, not rank %d", g->name, here, ranks[g->rank]);
+        goto out;
+    }
+    CD_TRY_OUT(cd_mpi_check(MPI_Comm_group(MPI_COMM_WORLD, &all), "MPI_Comm_group", err));
+    CD_TRY_OUT(cd_mpi_check(MPI_Group_incl(all, (int)g->size, ranks, &ours), "MPI_Group_incl", err));
+    /* Members alone take part, so groups that do not overlap may be made at the same time. */
+    CD_TRY_OUT(cd_mpi_check(MPI_Comm_create_group(MPI_COMM_WORLD, ours, 0, &g->comm), "MPI_Comm_create_group", err));
+    MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
+out:
+    if (ours != MPI_GROUP_NULL) MPI_Group_free(&ours);
+    if (all != MPI_GROUP_NULL) MPI_Group_free(&all);
+    cd_release(NULL, ranks, g->size * sizeof *ranks);
+    return status;
+}
+
+static void mpi_close(void *group)
+{
+    cd_mpi_group *g = group;
+    if (g == NULL) return;
+    cd_os_lanes_fini(&g->lanes);
+    int is_final = 0;
+    MPI_Finalized(&is_final);
+    if (g->types_made && !is_final) cd_mpi_types_fini(g);
+    /* A communicator with operations that never ended cannot be freed without waiting for them. */
+    if (g->comm != MPI_COMM_NULL && !g->broken && !is_final) MPI_Comm_free(&g->comm);
+    cd_release(NULL, g->members, g->size * sizeof *g->members);
+    cd_release(NULL, g->scratch, g->scratch_bytes);
+    cd_release(NULL, g, sizeof *g);
+}
+
+static cddp_status mpi_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group, cddp_error *err)
+{
+    (void)backend;
+    (void)rank;
+    cddp_status status = CDDP_OK;
+    CD_TRY(library_open(err));
+    cd_mpi_group *g = cd_allocate_zero(NULL, sizeof *g);
+    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
+    g->comm = MPI_COMM_NULL;
+    g->rank = spec->group_rank;
+    g->size = spec->group_size;
+    g->timeout_ns = spec->timeout_ns != 0 ? spec->timeout_ns : DEFAULT_TIMEOUT_NS;
+    snprintf(g->name, sizeof g->name, "%s", spec->name);
+    cd_os_lanes_init(&g->lanes);
+    g->members = cd_allocate_array(NULL, g->size, sizeof *g->members);
+    if (g->members == NULL) {
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, g->size);
+        goto out;
+    }
+    memcpy(g->members, spec->members, g->size * sizeof *g->members);
+    CD_TRY_OUT(parse_options(g, spec->options, err));
+    CD_TRY_OUT(communicator_open(g, spec, err));
+    CD_TRY_OUT(cd_mpi_types_init(g, err));
+    g->types_made = true;
+    *group = g;
+    return CDDP_OK;
+out:
+    mpi_close(g);
+    return status;
+}
+
+/* ---- works ---- */
+
+static cddp_status work_run(cd_os_job *job, cddp_error *err)
+{
+    cd_mpi_work *w = (cd_mpi_work *)(void *)job;
+    cd_mpi_group *g = w->group;
+    pthread_mutex_lock(&g->lanes.lock);
+    bool aborted = g->aborted;
+    g->running = aborted ? NULL : w;
+    pthread_mutex_unlock(&g->lanes.lock);
+    if (aborted) return cd_fail(err, CDDP_E_ABORTED, "the group was aborted: %s", g->abort_reason);
+    cddp_status status = cd_mpi_operation_run(g, w, err);
+    pthread_mutex_lock(&g->lanes.lock);
+    g->running = NULL;
+    pthread_mutex_unlock(&g->lanes.lock);
+    return status;
+}
+
+static uint32_t lane_of(cddp_op op)
+{
+    return op == CDDP_OP_SEND ? 1 : op == CDDP_OP_RECV ? 2 : 0;
+}
+
+static void work_free(cd_mpi_work *w)
+{
+    cd_release(NULL, w->counts, 4 * w->group->size * sizeof *w->counts);
+    cd_release(NULL, w, sizeof *w);
+}
+
+/* MPI wants int tables of counts and offsets; the caller's need to live only until post returns. */
+static cddp_status counts_copy(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
+{
+    const cddp_collective *c = &w->call;
+    bool shares = c->op == CDDP_OP_ALLGATHER || c->op == CDDP_OP_REDUCE_SCATTER || c->op == CDDP_OP_ALLTOALL ||
+                  c->op == CDDP_OP_GATHER || c->op == CDDP_OP_SCATTER;
+    if (!shares) return CDDP_OK;
+    w->counts = cd_allocate_array(NULL, 4 * g->size, sizeof *w->counts);
+    if (w->counts == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the counts of %u ranks", g->size);
+    bool small_output = c->op == CDDP_OP_REDUCE_SCATTER || c->op == CDDP_OP_SCATTER;
+    int64_t equal = cddp_tensor_numel(small_output ? &c->output : &c->input) / (c->op == CDDP_OP_ALLTOALL ? (int64_t)g->size : 1);
+    int64_t at = 0, send_at = 0;
+    for (uint32_t r = 0; r < g->size; r++) {
+        int64_t count = c->counts != NULL ? c->counts[r] : equal, send = c->send_counts != NULL ? c->send_counts[r] : equal;
+        if (count < 0 || send < 0 || at + count > INT32_MAX || send_at + send > INT32_MAX)
+            return cd_fail(err, CDDP_E_LIMIT, "%s: the counts up to rank %u leave the range of MPI's int", cddp_op_name(c->op), r);
+        w->counts[r] = (int)count;
+        w->counts[g->size + r] = (int)at;
+        w->counts[2 * g->size + r] = (int)send;
+        w->counts[3 * g->size + r] = (int)send_at;
+        at += count;
+        send_at += send;
+    }
+    return CDDP_OK;
+}
+
+static cddp_status mpi_post(void *group, const cddp_collective *collective, void **work, cddp_error *err)
+{
+    cd_mpi_group *g = group;
+    cddp_status status = CDDP_OK;
+    cd_mpi_work *w = cd_allocate_zero(NULL, sizeof *w);
+    if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of group '%s'", cddp_op_name(collective->op), g->name);
+    w->job.run = work_run;
+    w->group = g;
+    w->call = *collective;
+    w->deadline_ns = cd_os_now_ns() + (collective->timeout_ns != 0 ? collective->timeout_ns : g->timeout_ns);
+    CD_TRY_OUT(counts_copy(g, w, err));
+    if (lane_of(collective->op) != 0) CD_TRY_OUT(cd_mpi_message_begin(g, w, err));
+    CD_TRY_OUT(cd_os_lane_push(&g->lanes, lane_of(collective->op), &w->job, err));
+    *work = w;
+    return CDDP_OK;
+out:
+    work_free(w);
+    return status;
+}
+
+static cddp_status mpi_test(void *group, void *work, bool *done, cddp_error *err)
+{
+    cd_mpi_group *g = group;
+    cd_mpi_work *w = work;
+    bool ended = cd_os_job_is_done(&g->lanes, &w->job);
+    if (ended) CD_TRY(cd_os_job_outcome(&w->job, err));
+    *done = ended;
+    return CDDP_OK;
+}
+
+static cddp_status mpi_wait(void *group, void *work, uint64_t timeout_ns, cddp_error *err)
+{
+    cd_mpi_group *g = group;
+    cd_mpi_work *w = work;
+    if (!cd_os_job_wait(&g->lanes, &w->job, timeout_ns))
+        return cd_fail(err, CDDP_E_TIMEOUT, "mpi: not done within %" PRIu64 " ms", timeout_ns / 1000000);
+    CD_TRY(cd_os_job_outcome(&w->job, err));
+    return CDDP_OK;
+}
+
+static void mpi_release(void *group, void *work)
+{
+    cd_mpi_group *g = group;
+    cd_mpi_work *w = work;
+    cd_os_job_wait(&g->lanes, &w->job, 0);
+    work_free(w);
+}
+
+static cddp_status mpi_abort(void *group, const char *reason, cddp_error *err)
+{
+    cd_mpi_group *g = group;
+    (void)err;
+    pthread_mutex_lock(&g->lanes.lock);
+    snprintf(g->abort_reason, sizeof g->abort_reason, "%s", reason != NULL ? reason : "no reason given");
+    g->aborted = true;
+    pthread_mutex_unlock(&g->lanes.lock);
+    return CDDP_OK;
+}
+
+#define ALL_OPS ((1u << CDDP_OP_COUNT) - 1)
+#define ALL_DTYPES ((1u << CDDP_DTYPE_COUNT) - 1)
+#define ALL_REDUCTIONS ((1u << CDDP_RED_COUNT) - 1)
+
+static const cddp_backend mpi = {
+    .size = sizeof mpi,
+    .abi = CDDP_BACKEND_ABI,
+    .name = "mpi",
+    /* MPI promises neither an association nor equal bits on all ranks (C10-09). */
+    .capabilities = {.size = sizeof(cddp_capabilities), .ops = ALL_OPS, .dtypes = ALL_DTYPES, .reduce_ops = ALL_REDUCTIONS,
+                     .devices = CDDP_DEVICE_HOST, .in_place = true, .async = true, .order = CDDP_ORDER_UNSPECIFIED,
+                     .algorithm = "mpi", .world_size_max = 65536},
+    .open = mpi_open,
+    .close = mpi_close,
+    .post = mpi_post,
+    .test = mpi_test,
+    .wait = mpi_wait,
+    .release = mpi_release,
+    .abort = mpi_abort,
+};
+
+static const cddp_backend *const backends[] = {&mpi, NULL};
+
+CDDP_PLUGIN_EXPORT const cddp_plugin cddp_plugin_v1;
+const cddp_plugin cddp_plugin_v1 = {.size = sizeof cddp_plugin_v1, .abi = CDDP_PLUGIN_ABI, .name = "mpi", .version = "MPI 3.1",
+                                    .backends = backends};

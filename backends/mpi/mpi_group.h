@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One MPI group inside this process, and what its files share. */
+#pragma once
+#include <mpi.h>
+
+#include "cddp/backend.h"
+#include "core/base/os_lane.h"
+
+typedef struct cd_mpi_group cd_mpi_group;
+
+typedef struct cd_mpi_work {
+    cd_os_job job; /* first: a lane hands it back */
+    cd_mpi_group *group;
+    cddp_collective call;
+    int *counts; /* (4 × size) receive counts, receive offsets, send counts, send offsets; or NULL */
+    MPI_Request message; /* SEND and RECV: started at post */
+    uint64_t deadline_ns;
+} cd_mpi_work;
+
+struct cd_mpi_group {
+    MPI_Comm comm;
+    char name[128];
+    uint32_t rank, size;
+    uint32_t *members; /* (size) world ranks */
+    uint64_t timeout_ns;
+    bool guard, types_made;
+    bool broken; /* an operation never ended: the communicator cannot be freed */
+    MPI_Datatype types[CDDP_DTYPE_COUNT];
+    MPI_Op ops[CDDP_DTYPE_COUNT][CDDP_RED_COUNT]; /* MPI_OP_NULL where MPI's own is used */
+    cd_os_lanes lanes;
+    cd_mpi_work *running; /* under the lanes' lock */
+    bool aborted;         /* under the lanes' lock */
+    char abort_reason[160];
+    void *scratch; /* (scratch_bytes) of the collective lane */
+    size_t scratch_bytes;
+};
+
+cddp_status cd_mpi_check(int code, const char *what, cddp_error *err);
+cddp_status cd_mpi_types_init(cd_mpi_group *group, cddp_error *err);
+void cd_mpi_types_fini(cd_mpi_group *group);
+MPI_Op cd_mpi_op(const cd_mpi_group *group, cddp_dtype dtype, cddp_red_op op);
+cddp_status cd_mpi_message_begin(cd_mpi_group *group, cd_mpi_work *work, cddp_error *err);
+cddp_status cd_mpi_operation_run(cd_mpi_group *group, cd_mpi_work *work, cddp_error *err);

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations over MPI: started, then tested by their lane until they ended or their deadline passed. */
+#include "backends/mpi/mpi_group.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/base/os.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PIECE_ELEMENTS_MAX (INT64_C(1) << 30)
+#define SPINS_BEFORE_SLEEP 2000
+
+static char *bytes_of(const cddp_tensor *t)
+{
+    return t->device == NULL ? NULL : (char *)t->storage + (size_t)t->offset * cddp_dtype_bytes(t->dtype);
+}
+
+/* Tests until the end. The first tests follow each other closely, since most operations are short; later ones
+** leave the processor to the computation. */
+static cddp_status finish(cd_mpi_group *g, const cd_mpi_work *w, MPI_Request *request, const char *what, cddp_error *err)
+{
+    for (uint64_t spin = 0;; spin++) {
+        int done = 0;
+        CD_TRY(cd_mpi_check(MPI_Test(request, &done, MPI_STATUS_IGNORE), what, err));
+        if (done) return CDDP_OK;
+        if (spin < SPINS_BEFORE_SLEEP) continue;
+        pthread_mutex_lock(&g->lanes.lock);
+        bool aborted = g->aborted;
+        pthread_mutex_unlock(&g->lanes.lock);
+        if (aborted || cd_os_now_ns() > w->deadline_ns) {
+            g->broken = true;
+            if (aborted) return cd_fail(err, CDDP_E_ABORTED, "the group was aborted: %s", g->abort_reason);
+            return cd_fail(err, CDDP_E_TIMEOUT, "mpi: %s did not end in time", what);
+        }
+        cd_os_sleep_ns(20000);
+    }
+}
+
+typedef struct fingerprint {
+    uint32_t op, reduce_op, root, dtype;
+    uint64_t sequence, counts;
+    int64_t numel;
+} fingerprint;
+
+static fingerprint fingerprint_of(const cd_mpi_group *g, const cddp_collective *c)
+{
+    bool reduces = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE || c->op == CDDP_OP_REDUCE_SCATTER;
+    bool rooted = c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_REDUCE || c->op == CDDP_OP_GATHER || c->op == CDDP_OP_SCATTER;
+    const cddp_tensor *t = c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER ? &c->output : &c->input;
+    fingerprint f = {.op = (uint32_t)c->op, .reduce_op = reduces ? (uint32_t)c->reduce_op : 0, .root = rooted ? c->root : 0,
+                     .sequence = c->sequence};
+    if (c->op == CDDP_OP_BARRIER) return f;
+    bool shares_differ = c->op == CDDP_OP_ALLTOALL || (c->op == CDDP_OP_ALLGATHER && c->counts != NULL);
+    f.dtype = (uint32_t)t->dtype;
+    f.numel = shares_differ ? -1 : cddp_tensor_numel(t);
+    if (c->counts != NULL && c->op != CDDP_OP_ALLTOALL) f.counts = cd_hash64(c->counts, g->size * sizeof *c->counts, 1);
+    return f;
+}
+
+static void fingerprint_print(const fingerprint *f, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "#%" PRIu64 " %s(%s, %" PRId64 " × %s, root %u)", f->sequence, cddp_op_name((cddp_op)f->op),
+             cddp_red_op_name((cddp_red_op)f->reduce_op), f->numel, cddp_dtype_name((cddp_dtype)f->dtype), f->root);
+}
+
+static void *scratch(cd_mpi_group *g, size_t bytes)
+{
+    if (bytes == 0) bytes = 1; /* room for nothing is still room */
+    if (bytes > g->scratch_bytes) {
+        cd_release(NULL, g->scratch, g->scratch_bytes);
+        g->scratch = cd_allocate(NULL, bytes);
+        g->scratch_bytes = g->scratch != NULL ? bytes : 0;
+    }
+    return g->scratch;
+}
+
+static cddp_status guard_run(cd_mpi_group *g, const cd_mpi_work *w, cddp_error *err)
+{
+    fingerprint mine = fingerprint_of(g, &w->call);
+    fingerprint *all = scratch(g, g->size * sizeof *all);
+    if (all == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %u fingerprints", g->size);
+    MPI_Request request;
+    CD_TRY(cd_mpi_check(MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, g->comm, &request),
+                        "MPI_Iallgather of fingerprints", err));
+    CD_TRY(finish(g, w, &request, "the exchange of fingerprints", err));
+    for (uint32_t r = 0; r < g->size; r++) {
+        if (memcmp(&mine, &all[r], sizeof mine) == 0) continue;
+        char here[160], there[160];
+        fingerprint_print(&mine, here, sizeof here);
+        fingerprint_print(&all[r], there, sizeof there);
+        return cd_fail(err, CDDP_E_MISMATCH, "ranks disagree: rank %u issues %s, rank %u issues %s", g->members[g->rank], here,
+                       g->members[r], there);
+    }
+    return CDDP_OK;
+}
+
+static cddp_status premultiply(const cd_mpi_work *w, const cddp_tensor *t, cddp_error *err)
+{
+    if (w->call.reduce_op != CDDP_RED_PREMUL_SUM) return CDDP_OK;
+    CD_TRY(t->device->scale(t, t, w->call.premultiplier, NULL, err));
+    return CDDP_OK;
+}
+
+static cddp_status average(const cd_mpi_group *g, const cd_mpi_work *w, const cddp_tensor *t, cddp_error *err)
+{
+    if (w->call.reduce_op != CDDP_RED_AVG) return CDDP_OK;
+    CD_TRY(t->device->divide(t, t, g->size, NULL, err));
+    return CDDP_OK;
+}
+
+static cddp_status run_allreduce(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
+{
+    const cddp_tensor *out = &w->call.output;
+    int64_t numel = cddp_tensor_numel(out);
+    size_t element = cddp_dtype_bytes(out->dtype);
+    if (bytes_of(out) != bytes_of(&w->call.input)) memmove(bytes_of(out), bytes_of(&w->call.input), (size_t)numel * element);
+    CD_TRY(premultiply(w, out, err));
+    MPI_Op op = cd_mpi_op(g, out->dtype, w->call.reduce_op);
+    for (int64_t at = 0; at < numel; at += PIECE_ELEMENTS_MAX) {
+        int64_t piece = numel - at < PIECE_ELEMENTS_MAX ? numel - at : PIECE_ELEMENTS_MAX;
+        MPI_Request request;
+        CD_TRY(cd_mpi_check(MPI_Iallreduce(MPI_IN_PLACE, bytes_of(out) + (size_t)at * element, (int)piece, g->types[out->dtype], op,
+                                           g->comm, &request), "MPI_Iallreduce", err));
+        CD_TRY(finish(g, w, &request, "MPI_Iallreduce", err));
+    }
+    CD_TRY(average(g, w, out, err));
+    return CDDP_OK;
+}
+
+static cddp_status run_broadcast(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
+{
+    const cddp_tensor *out = &w->call.output;
+    int64_t numel = cddp_tensor_numel(out);
+    size_t element = cddp_dtype_bytes(out->dtype);
+    for (int64_t at = 0; at < numel; at += PIECE_ELEMENTS_MAX) {
+        int64_t piece = numel - at < PIECE_ELEMENTS_MAX ? numel - at : PIECE_ELEMENTS_MAX;
+        MPI_Request request;
+        CD_TRY(cd_mpi_check(MPI_Ibcast(bytes_of(out) + (size_t)at * element, (int)piece, g->types[out->dtype], (int)w->call.root, g->comm,
+                                       &request), "MPI_Ibcast", err));
+        CD_TRY(finish(g, w, &request, "MPI_Ibcast", err));
+    }
+    return CDDP_OK;
+}
+
+/* A copy of the input that premultiplication may change: inputs stay as they are. */
+static cddp_status input_copy(cd_mpi_group *g, cd_mpi_work *w, cddp_tensor *copy, cddp_error *err)
+{
+    const cddp_tensor *in = &w->call.input;
+    *copy = *in;
+    if (w->call.reduce_op != CDDP_RED_PREMUL_SUM) return CDDP_OK;
+    size_t bytes = (size_t)cddp_tensor_numel(in) * cddp_dtype_bytes(in->dtype);
+    void *room = scratch(g, bytes);
+    if (room == NULL && bytes > 0) return cd_fail(err, CDDP_E_NOMEM, "no memory for a copy of %zu bytes", bytes);
+    if (bytes > 0) memcpy(room, bytes_of(in), bytes);
+    copy->storage = room;
+    copy->offset = 0;
+    CD_TRY(premultiply(w, copy, err));
+    return CDDP_OK;
+}
+
+static cddp_status run_reduce(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
+{
+    cddp_tensor in;
+    CD_TRY(input_copy(g, w, &in, err));
+    int64_t numel = cddp_tensor_numel(&in);
+    bool is_root = g->rank == w->call.root;
+    if (numel > PIECE_ELEMENTS_MAX) return cd_fail(err, CDDP_E_LIMIT, "mpi: reduce of %" PRId64 " elements is beyond one piece", numel);
+    if (numel == 0) return CDDP_OK;
+    MPI_Request request;
+    CD_TRY(cd_mpi_check(MPI_Ireduce(bytes_of(&in), is_root ? bytes_of(&w->call.output) : NULL, (int)numel, g->types[in.dtype],
+                                    cd_mpi_op(g, in.dtype, w->call.reduce_op), (int)w->call.root, g->comm, &request), "MPI_Ireduce", err));
+    CD_TRY(finish(g, w, &request, "MPI_Ireduce", err));
+    if (is_root) CD_TRY(average(g, w, &w->call.output, err));
+    return CDDP_OK;
+}
+
+static cddp_status run_reduce_scatter(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
+{
+    cddp_tensor in;
+    CD_TRY(input_copy(g, w, &in, err));
+    if (cddp_tensor_numel(&in) == 0) return CDDP_OK;
+    MPI_Request request;
+    CD_TRY(cd_mpi_check(MPI_Ireduce_scatter(bytes_of(&in), bytes_of(&w->call.output), w->counts, g->types[in.dtype],
+                                            cd_mpi_op(g, in.dtype, w->call.reduce_op), g->comm, &request), "MPI_Ireduce_scatter", err));
+    CD_TRY(finish(g, w, &request, "MPI_Ireduce_scatter", err));
+    CD_TRY(average(g, w, &w->call.output, err));
+    return CDDP_OK;
+}
+
+static cddp_status run_moves(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
+{
+    const cddp_collective *c = &w->call;
+    const int *counts = w->counts, *at = w->counts + g->size, *send = w->counts + 2 * g->size, *send_at = w->counts + 3 * g->size;
+    MPI_Request request;
+    int code = MPI_SUCCESS, root = (int)c->root;
+    void *in = bytes_of(&c->input), *out = bytes_of(&c->output);
+    if (c->op == CDDP_OP_ALLGATHER) {
+        MPI_Datatype t = g->types[c->output.dtype];
+        code = MPI_Iallgatherv(in, counts[g->rank], t, out, counts, at, t, g->comm, &request);
+    } else if (c->op == CDDP_OP_ALLTOALL) {
+        MPI_Datatype t = g->types[c->output.dtype];
+        code = MPI_Ialltoallv(in, send, send_at, t, out, counts, at, t, g->comm, &request);
+    } else if (c->op == CDDP_OP_GATHER) {
+        MPI_Datatype t = g->types[c->input.dtype];
+        code = MPI_Igatherv(in, counts[g->rank], t, out, counts, at, t, root, g->comm, &request);
+    } else {
+        MPI_Datatype t = g->types[c->output.dtype];
+        code = MPI_Iscatterv(in, counts, at, t, out, counts[g->rank], t, root, g->comm, &request);
+    }
+    CD_TRY(cd_mpi_check(code, cddp_op_name(c->op), err));
+    CD_TRY(finish(g, w, &request, cddp_op_name(c->op), err));
+    return CDDP_OK;
+}
+
+static cddp_status run_barrier(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
+{
+    MPI_Request request;
+    CD_TRY(cd_mpi_check(MPI_Ibarrier(g->comm, &request), "MPI_Ibarrier", err));
+    CD_TRY(finish(g, w, &request, "MPI_Ibarrier", err));
+    return CDDP_OK;
+}
+
+cddp_status cd_mpi_message_begin(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
+{
+    bool sends = w->call.op == CDDP_OP_SEND;
+    const cddp_tensor *t = sends ? &w->call.input : &w->call.output;
+    int64_t numel = cddp_tensor_numel(t);
+    int tag = (int)(w->call.tag & 0x7fff); /* what every MPI accepts */
+    if (w->call.root == g->rank) return cd_fail(err, CDDP_E_ARG, "%s names its own rank %u", cddp_op_name(w->call.op), g->members[g->rank]);
+    if (numel > INT32_MAX) return cd_fail(err, CDDP_E_LIMIT, "mpi: a message of %" PRId64 " elements is too long", numel);
+    int code = sends ? MPI_Isend(bytes_of(t), (int)numel, g->types[t->dtype], (int)w->call.root, tag, g->comm, &w->message)
+                     : MPI_Irecv(bytes_of(t), (int)numel, g->types[t->dtype], (int)w->call.root, tag, g->comm, &w->message);
+    CD_TRY(cd_mpi_check(code, cddp_op_name(w->call.op), err));
+    return CDDP_OK;
+}
+
+cddp_status cd_mpi_operation_run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
+{
+    cddp_op op = w->call.op;
+    if (op == CDDP_OP_SEND || op == CDDP_OP_RECV) return finish(g, w, &w->message, cddp_op_name(op), err);
+    if (g->guard && g->size > 1) CD_TRY(guard_run(g, w, err));
+    switch (op) {
+    case CDDP_OP_ALLREDUCE: CD_TRY(run_allreduce(g, w, err)); break;
+    case CDDP_OP_BROADCAST: CD_TRY(run_broadcast(g, w, err)); break;
+    case CDDP_OP_REDUCE: CD_TRY(run_reduce(g, w, err)); break;
+    case CDDP_OP_REDUCE_SCATTER: CD_TRY(run_reduce_scatter(g, w, err)); break;
+    case CDDP_OP_ALLGATHER:
+    case CDDP_OP_ALLTOALL:
+    case CDDP_OP_GATHER:
+    case CDDP_OP_SCATTER: CD_TRY(run_moves(g, w, err)); break;
+    case CDDP_OP_BARRIER: CD_TRY(run_barrier(g, w, err)); break;
+    case CDDP_OP_SEND:
+    case CDDP_OP_RECV:
+    case CDDP_OP_COUNT: break;
+    }
+    return CDDP_OK;
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Threads that run jobs in order. See os_lane.h. */
+#define _POSIX_C_SOURCE 200809L
+#include "core/base/os_lane.h"
+
+#include "core/base/error.h"
+#include "core/base/os.h"
+
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+_Static_assert(sizeof(sigset_t) <= sizeof(cd_os_sigpipe), "a signal mask fits its guard");
+
+void cd_os_sigpipe_begin(cd_os_sigpipe *guard)
+{
+    sigset_t set, before;
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &set, &before);
+    memcpy(guard->before, &before, sizeof before);
+}
+
+void cd_os_sigpipe_end(const cd_os_sigpipe *guard)
+{
+    sigset_t set, before;
+    memcpy(&before, guard->before, sizeof before);
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    const struct timespec none = {0, 0};
+    if (!sigismember(&before, SIGPIPE))
+        while (sigtimedwait(&set, NULL, &none) == SIGPIPE) {
+        }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void cd_os_lanes_init(cd_os_lanes *lanes)
+{
+    memset(lanes, 0, sizeof *lanes);
+    /* Waits are measured on the monotonic clock: a clock set back must not prolong them. */
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&lanes->lock, NULL);
+    pthread_cond_init(&lanes->ended, &monotonic);
+    for (int i = 0; i < CD_OS_LANES_MAX; i++) {
+        lanes->lane[i].lanes = lanes;
+        pthread_cond_init(&lanes->lane[i].arrived, NULL);
+    }
+    pthread_condattr_destroy(&monotonic);
+}
+
+void cd_os_lanes_fini(cd_os_lanes *lanes)
+{
+    pthread_mutex_lock(&lanes->lock);
+    lanes->closing = true;
+    for (int i = 0; i < CD_OS_LANES_MAX; i++) pthread_cond_broadcast(&lanes->lane[i].arrived);
+    pthread_mutex_unlock(&lanes->lock);
+    for (int i = 0; i < CD_OS_LANES_MAX; i++) {
+        if (lanes->lane[i].runs) pthread_join(lanes->lane[i].thread, NULL);
+        pthread_cond_destroy(&lanes->lane[i].arrived);
+    }
+    pthread_cond_destroy(&lanes->ended);
+    pthread_mutex_destroy(&lanes->lock);
+}
+
+static cd_os_job *job_take(cd_os_lane *lane)
+{
+    cd_os_lanes *lanes = lane->lanes;
+    pthread_mutex_lock(&lanes->lock);
+    while (lane->first == NULL && !lanes->closing) pthread_cond_wait(&lane->arrived, &lanes->lock);
+    cd_os_job *job = lane->first;
+    if (job != NULL) lane->first = job->next;
+    if (lane->first == NULL) lane->last = NULL;
+    pthread_mutex_unlock(&lanes->lock);
+    return job;
+}
+
+static void *lane_main(void *argument)
+{
+    cd_os_lane *lane = argument;
+    cd_os_sigpipe guard;
+    cd_os_sigpipe_begin(&guard);
+    for (cd_os_job *job; (job = job_take(lane)) != NULL;) {
+        cddp_error error = CDDP_ERROR_INIT;
+        cddp_status status = job->run(job, &error);
+        pthread_mutex_lock(&lane->lanes->lock);
+        job->error = error;
+        job->error.status = status;
+        job->done = true;
+        pthread_cond_broadcast(&lane->lanes->ended);
+        pthread_mutex_unlock(&lane->lanes->lock);
+    }
+    return NULL;
+}
+
+cddp_status cd_os_lane_push(cd_os_lanes *lanes, uint32_t index, cd_os_job *job, cddp_error *err)
+{
+    cd_os_lane *lane = &lanes->lane[index];
+    if (!lane->runs) {
+        int failure = pthread_create(&lane->thread, NULL, lane_main, lane);
+        if (failure != 0) return cd_fail(err, CDDP_E_LIMIT, "cannot start a thread: %s", strerror(failure));
+        lane->runs = true;
+    }
+    job->next = NULL;
+    job->done = false;
+    pthread_mutex_lock(&lanes->lock);
+    if (lane->last != NULL) lane->last->next = job;
+    else lane->first = job;
+    lane->last = job;
+    pthread_cond_signal(&lane->arrived);
+    pthread_mutex_unlock(&lanes->lock);
+    return CDDP_OK;
+}
+
+bool cd_os_job_is_done(cd_os_lanes *lanes, const cd_os_job *job)
+{
+    pthread_mutex_lock(&lanes->lock);
+    bool done = job->done;
+    pthread_mutex_unlock(&lanes->lock);
+    return done;
+}
+
+bool cd_os_job_wait(cd_os_lanes *lanes, const cd_os_job *job, uint64_t timeout_ns)
+{
+    uint64_t until = cd_os_now_ns() + timeout_ns;
+    struct timespec t = {(time_t)(until / UINT64_C(1000000000)), (long)(until % UINT64_C(1000000000))};
+    int late = 0;
+    pthread_mutex_lock(&lanes->lock);
+    while (!job->done && late == 0)
+        late = timeout_ns == 0 ? pthread_cond_wait(&lanes->ended, &lanes->lock)
+                               : pthread_cond_timedwait(&lanes->ended, &lanes->lock, &t);
+    bool done = job->done;
+    pthread_mutex_unlock(&lanes->lock);
+    return done;
+}
+
+cddp_status cd_os_job_outcome(const cd_os_job *job, cddp_error *err)
+{
+    if (job->error.status != CDDP_OK && err != NULL) *err = job->error;
+    return job->error.status;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One rank of the battery over MPI; mpirun starts it. Exit 0: every row passed and the guard saw a planted
+** size mismatch on every rank. */
+#define _POSIX_C_SOURCE 200809L
+#include "cddp/comm.h"
+#include "cddp/plugin.h"
+#include "cddp/process.h"
+#include "core/comm/conformance.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct tally {
+    uint32_t rows, failed;
+} tally;
+
+static void count_row(void *context, const cd_conformance_row *row)
+{
+    tally *t = context;
+    t->rows++;
+    if (row->failed_count == 0) return;
+    t->failed++;
+    fprintf(stderr, "%s %s %s: %s\n", cddp_op_name(row->op), cddp_dtype_name(row->dtype), cddp_red_op_name(row->reduce_op),
+            row->first_failure);
+}
+
+static const cddp_backend *module_load(void)
+{
+    void *library = dlopen(CDDP_MPI_MODULE, RTLD_NOW | RTLD_LOCAL);
+    const cddp_plugin *plugin = library != NULL ? dlsym(library, CDDP_PLUGIN_SYMBOL) : NULL;
+    if (plugin == NULL) fprintf(stderr, "%s\n", dlerror());
+    return plugin != NULL ? plugin->backends[0] : NULL;
+}
+
+static cddp_status group_open(const cddp_backend *backend, cddp_rank *rank, const char *options, cddp_group **group, cddp_error *err)
+{
+    static const uint32_t members[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    cddp_group_options o = {.size = sizeof o, .backend = backend, .rank = rank,
+                            .spec = {.size = sizeof o.spec, .name = "world", .group_rank = rank->rank, .group_size = rank->world_size,
+                                     .members = members, .timeout_ns = UINT64_C(20000000000), .options = options}};
+    return cddp_group_create(&o, group, err);
+}
+
+static cddp_status mismatch(cddp_group *group, cddp_error *err)
+{
+    float data[64] = {0};
+    int64_t n = cddp_group_rank(group) == 0 ? 40 : 64;
+    cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &n, 1);
+    cddp_work *work = NULL;
+    cddp_status status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, err);
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    if (cddp_group_size(group) == 1) return status;
+    if (status == CDDP_E_MISMATCH && strstr(err->message, "40 × f32") != NULL) return CDDP_OK;
+    return cddp_error_set(err, CDDP_E_STATE, "the guard said nothing about a size mismatch");
+}
+
+static cddp_status program(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    const cddp_backend *backend = argument;
+    cddp_group *group = NULL;
+    tally t = {0};
+    cd_conformance_options o = {.device = cddp_device_cpu(), .context = &t, .row = count_row};
+    cddp_status status = group_open(backend, rank, NULL, &group, err);
+    if (status == CDDP_OK) status = cd_conformance_run(group, &o, err);
+    cddp_group_destroy(group);
+    group = NULL;
+    if (status == CDDP_OK && (t.failed > 0 || t.rows < 100))
+        return cddp_error_set(err, CDDP_E_MISMATCH, "%u of %u rows failed", t.failed, t.rows);
+    if (status == CDDP_OK) status = group_open(backend, rank, "guard=1", &group, err);
+    if (status == CDDP_OK) status = mismatch(group, err);
+    cddp_group_destroy(group);
+    return status;
+}
+
+static uint32_t number(const char *open_mpi, const char *mpich, uint32_t otherwise)
+{
+    const char *text = getenv(open_mpi) != NULL ? getenv(open_mpi) : getenv(mpich);
+    return text != NULL ? (uint32_t)strtoul(text, NULL, 10) : otherwise;
+}
+
+int main(void)
+{
+    cddp_solo_options o = {.size = sizeof o, .rank = number("OMPI_COMM_WORLD_RANK", "PMI_RANK", 0),
+                           .world_size = number("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", 1)};
+    cddp_solo_world *world = NULL;
+    cddp_rank_result results[8];
+    cddp_error err = CDDP_ERROR_INIT;
+    const cddp_backend *backend = module_load();
+    if (backend == NULL || cddp_solo_world_open(&o, &world, &err) != CDDP_OK) return 2;
+    for (int i = 0; i < 8; i++) results[i] = (cddp_rank_result){.size = sizeof results[i]};
+    union {
+        const cddp_backend *in;
+        void *argument;
+    } table = {.in = backend};
+    if (cddp_solo_world_ops()->launch(world, program, table.argument, results, &err) != CDDP_OK) return 2;
+    const cddp_rank_result *mine = &results[o.rank];
+    if (mine->status != CDDP_OK) fprintf(stderr, "rank %u: %s\n", o.rank, mine->error.message);
+    cddp_solo_world_close(world);
+    return mine->status == CDDP_OK ? 0 : 1;
+}
