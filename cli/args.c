@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command line. Long options take "--name value" or "--name=value", short ones "-n value" or "-nvalue", flags may be
+** bundled ("-kv"), "--" ends the options, and options may stand before or after operands. */
+#include "cli/args.h"
+
+#include "cli/suggest.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+const cd_command_info cd_commands[CD_COMMAND_COUNT] = {
+#define CD_COMMAND(id, operands, summary, more) {#id, operands, summary, more},
+#include "cli/commands.def"
+#undef CD_COMMAND
+};
+
+const cd_option_info cd_options[CD_OPTION_COUNT] = {
+#define CD_OPTION(id, name, letter, argument, commands, help) {name, letter, argument, commands, help},
+#include "cli/options.def"
+#undef CD_OPTION
+};
+
+typedef struct reader {
+    cd_args *args;
+    char **argv;
+    int count, at;
+} reader;
+
+static void add(cd_args *args, int option, const char *value)
+{
+    args->given[args->given_count++] = (cd_given){(cd_option_id)option, value};
+}
+
+/* The value of an option: the rest of the same word, or the next one. */
+static cddp_status take_value(reader *r, int option, const char *attached, cddp_error *err)
+{
+    const cd_option_info *info = &cd_options[option];
+    if (attached == NULL && r->at >= r->count)
+        return cd_fail(err, CDDP_E_ARG, "--%s needs a value: --%s %s", info->name, info->name, info->argument);
+    add(r->args, option, attached != NULL ? attached : r->argv[r->at++]);
+    return CDDP_OK;
+}
+
+static cddp_status unknown_option(const char *word, const char *name, cddp_error *err)
+{
+    cd_suggestion s;
+    cd_suggest_begin(&s, name);
+    for (int i = 0; i < CD_OPTION_COUNT; i++) cd_suggest_offer(&s, cd_options[i].name);
+    if (s.best == NULL) return cd_fail(err, CDDP_E_ARG, "unknown option '%.100s'", word);
+    return cd_fail(err, CDDP_E_ARG, "unknown option '%.100s'; did you mean '--%s'?", word, s.best);
+}
+
+static cddp_status read_long(reader *r, const char *word, cddp_error *err)
+{
+    char name[64];
+    size_t length = strcspn(word + 2, "=");
+    const char *attached = word[2 + length] == '=' ? word + 2 + length + 1 : NULL;
+    if (length >= sizeof name) return cd_fail(err, CDDP_E_ARG, "unknown option '%.100s'", word);
+    memcpy(name, word + 2, length);
+    name[length] = '\0';
+    for (int i = 0; i < CD_OPTION_COUNT; i++) {
+        if (strcmp(cd_options[i].name, name) != 0) continue;
+        if (cd_options[i].argument != NULL) return take_value(r, i, attached, err);
+        if (attached != NULL) return cd_fail(err, CDDP_E_ARG, "--%s takes no value", name);
+        add(r->args, i, "");
+        return CDDP_OK;
+    }
+    return unknown_option(word, name, err);
+}
+
+static cddp_status read_short(reader *r, const char *word, cddp_error *err)
+{
+    for (const char *at = word + 1; *at != '\0'; at++) {
+        int option = 0;
+        while (option < CD_OPTION_COUNT && cd_options[option].letter != *at) option++;
+        if (option == CD_OPTION_COUNT) return cd_fail(err, CDDP_E_ARG, "unknown option '-%c' in '%.100s'", *at, word);
+        if (cd_options[option].argument != NULL) return take_value(r, option, at[1] != '\0' ? at + 1 : NULL, err);
+        add(r->args, option, "");
+    }
+    return CDDP_OK;
+}
+
+static cddp_status read_words(reader *r, cddp_error *err)
+{
+    bool options_over = false;
+    while (r->at < r->count) {
+        const char *word = r->argv[r->at++];
+        if (options_over || word[0] != '-' || word[1] == '\0') r->args->operands[r->args->operand_count++] = word;
+        else if (strcmp(word, "--") == 0) options_over = true;
+        else if (word[1] == '-') CD_TRY(read_long(r, word, err));
+        else CD_TRY(read_short(r, word, err));
+    }
+    return CDDP_OK;
+}
+
+static bool looks_like_path(const char *word)
+{
+    size_t length = strlen(word);
+    return strpbrk(word, "/.*?[") != NULL || (length > 5 && strcmp(word + length - 5, ".toml") == 0);
+}
+
+/* Finds the command and takes its word off the operands. */
+static cddp_status find_command(cd_args *args, cddp_error *err)
+{
+    cd_suggestion s;
+    args->command = args->operand_count == 0 ? CD_COMMAND_help : CD_COMMAND_run;
+    if (cd_args_has(args, CD_OPTION_version)) args->command = CD_COMMAND_version;
+    if (args->operand_count == 0) return CDDP_OK;
+    cd_suggest_begin(&s, args->operands[0]);
+    for (int i = 0; i < CD_COMMAND_COUNT; i++) {
+        cd_suggest_offer(&s, cd_commands[i].name);
+        if (strcmp(cd_commands[i].name, args->operands[0]) != 0) continue;
+        args->command = (cd_command_id)i;
+        memmove(args->operands, args->operands + 1, --args->operand_count * sizeof *args->operands);
+        return CDDP_OK;
+    }
+    if (looks_like_path(args->operands[0])) return CDDP_OK;
+    if (s.best != NULL) return cd_fail(err, CDDP_E_ARG, "unknown command '%.100s'; did you mean '%s'?", args->operands[0], s.best);
+    return cd_fail(err, CDDP_E_ARG, "'%.100s' is neither a command nor a scenario file; \"cddp-verify help\" lists the commands",
+                   args->operands[0]);
+}
+
+static cddp_status check_options(const cd_args *args, cddp_error *err)
+{
+    for (size_t i = 0; i < args->given_count; i++) {
+        const cd_option_info *info = &cd_options[args->given[i].option];
+        if ((info->commands & (1u << args->command)) == 0)
+            return cd_fail(err, CDDP_E_ARG, "--%s means nothing to '%s'; \"cddp-verify help %s\" lists its options", info->name,
+                           cd_commands[args->command].name, cd_commands[args->command].name);
+    }
+    return CDDP_OK;
+}
+
+static cddp_status parse(cd_args *args, int count, char **argv, cddp_error *err)
+{
+    reader r = {args, argv, count, 0};
+    CD_TRY(read_words(&r, err));
+    CD_TRY(find_command(args, err));
+    CD_TRY(check_options(args, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_args_parse(cd_args *args, int count, char **argv, cddp_error *err)
+{
+    /* A word of bundled flags gives more options than words, but no more than it has letters. */
+    size_t capacity = 1;
+    for (int i = 0; i < count; i++) capacity += strlen(argv[i]) + 1;
+    *args = (cd_args){.capacity = capacity};
+    args->given = cd_allocate_array(NULL, capacity, sizeof *args->given);
+    args->operands = cd_allocate_array(NULL, capacity, sizeof *args->operands);
+    cddp_status status = args->given == NULL || args->operands == NULL ? cd_fail(err, CDDP_E_NOMEM, "no memory for the command line")
+                                                                      : parse(args, count, argv, err);
+    if (status != CDDP_OK) cd_args_fini(args);
+    return status;
+}
+
+void cd_args_fini(cd_args *args)
+{
+    cd_release(NULL, args->given, args->capacity * sizeof *args->given);
+    cd_release(NULL, args->operands, args->capacity * sizeof *args->operands);
+    *args = (cd_args){.given = NULL};
+}
+
+bool cd_args_has(const cd_args *args, cd_option_id option)
+{
+    return cd_args_value(args, option, 0) != NULL;
+}
+
+const char *cd_args_value(const cd_args *args, cd_option_id option, size_t index)
+{
+    for (size_t i = 0; i < args->given_count; i++)
+        if (args->given[i].option == option && index-- == 0) return args->given[i].value;
+    return NULL;
+}
+
+const char *cd_args_text(const cd_args *args, cd_option_id option, const char *otherwise)
+{
+    const char *value = otherwise, *next;
+    for (size_t i = 0; (next = cd_args_value(args, option, i)) != NULL; i++) value = next;
+    return value;
+}
+
+cddp_status cd_args_number(const cd_args *args, cd_option_id option, uint64_t *value, cddp_error *err)
+{
+    const char *text = cd_args_text(args, option, NULL);
+    char *end = NULL;
+    if (text == NULL) return CDDP_OK;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 0);
+    if (errno != 0 || end == text || *end != '\0' || strpbrk(text, "-+ ") != NULL)
+        return cd_fail(err, CDDP_E_ARG, "--%s: '%.60s' is not a number", cd_options[option].name, text);
+    *value = number;
+    return CDDP_OK;
+}
+
+cddp_status cd_args_choice(const cd_args *args, cd_option_id option, const char *const *words, int *choice, cddp_error *err)
+{
+    char list[160] = "";
+    const char *text = cd_args_text(args, option, NULL);
+    for (int i = 0; words[i] != NULL; i++) {
+        if (text == NULL || strcmp(words[i], text) == 0) {
+            *choice = i;
+            return CDDP_OK;
+        }
+        if (i > 0) strncat(list, words[i + 1] == NULL ? " or " : ", ", sizeof list - strlen(list) - 1);
+        strncat(list, words[i], sizeof list - strlen(list) - 1);
+    }
+    return cd_fail(err, CDDP_E_ARG, "--%s: '%.60s' is not one of %s", cd_options[option].name, text, list);
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* doctor: which backends work here, shown by training one step on each, and why the others do not. */
+#include "backends/builtin.h"
+#include "cli/session.h"
+#include "core/base/error.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A tiny world on the backend; self is a world of one by definition. */
+static cddp_status make_plan(const char *backend, cddp_plan **plan, cddp_error *err)
+{
+    cddp_plan *p = NULL;
+    CD_TRY(cddp_plan_create(NULL, &p, err));
+    cddp_status status = cddp_plan_set(p, "world.backend", backend, err);
+    if (status == CDDP_OK) status = cddp_plan_set(p, "world.size", strcmp(backend, "self") == 0 ? "1" : "2", err);
+    if (status == CDDP_OK) status = cddp_plan_set(p, "train.steps", "1", err);
+    if (status == CDDP_OK) status = cddp_plan_check(p, err);
+    if (status == CDDP_OK) *plan = p;
+    else cddp_plan_destroy(p);
+    return status;
+}
+
+/* In words: "" when training works. */
+static void try_backend(cd_cli *cli, const char *backend, char *words, size_t bytes)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    cd_result result;
+    cd_session session = {.cli = cli, .level = CDDP_TRACE_DIGEST, .overrides = ""};
+    words[0] = '\0';
+    cd_result_init(&result);
+    cddp_status status = make_plan(backend, &plan, &err);
+    if (status == CDDP_OK) status = cd_session_run_plan(&session, plan, &result, &err);
+    if (status != CDDP_OK) snprintf(words, bytes, "%s", err.message);
+    else if (result.exit_code == CD_EXIT_FINDINGS || !result.judged) snprintf(words, bytes, "%s", result.reason);
+    else if (result.rank_count > 0) snprintf(words, bytes, "rank %u %s: %s", result.ranks[0].rank, result.ranks[0].end, result.ranks[0].message);
+    cddp_plan_destroy(plan);
+    cd_result_fini(&result);
+}
+
+static void put(cd_text *text, const char *name, bool works, const char *words)
+{
+    cd_text_style(text, works ? CD_STYLE_GREEN : CD_STYLE_YELLOW, "%-6s", works ? "works" : "no");
+    cd_text_printf(text, " %-10s ", name);
+    cd_text_wrap(text, words, 18, 110);
+}
+
+int cd_command_doctor(cd_cli *cli)
+{
+    char words[1024];
+    const cddp_backend *backend;
+    cd_text text;
+    cd_text_init(&text, cli->color_out);
+    for (const cd_backend_row *row = cd_backend_rows; row->name != NULL; row++) {
+        if (row->absent[0] != '\0') snprintf(words, sizeof words, "not in this build: %s", row->absent);
+        else try_backend(cli, row->name, words, sizeof words);
+        put(&text, row->name, words[0] == '\0', words[0] == '\0' ? row->summary : words);
+    }
+    for (size_t i = 0; (backend = cddp_registry_backend(cli->registry, i)) != NULL; i++) {
+        if (cd_backend_row_find(backend->name) != NULL) continue;
+        try_backend(cli, backend->name, words, sizeof words);
+        put(&text, backend->name, words[0] == '\0', words[0] == '\0' ? "from a plugin" : words);
+    }
+    int exit_code = cd_cli_write(cli, &text, CD_EXIT_VERIFIED);
+    cd_text_fini(&text);
+    return exit_code;
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* explain: what a name in a report means. A name is looked up as invariant, event, scenario key, exit code and hook; a
+** tag such as UNU-04 is answered with the scenarios that exercise it. */
+#include "cddp/plan.h"
+#include "cli/command.h"
+#include "cli/scenarios.h"
+#include "cli/hook_summary.h"
+#include "cli/suggest.h"
+#include "core/base/error.h"
+#include "core/trace/event.h"
+#include "db/kinds.h"
+#include "scenarios/reader/reader.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#define EXPLAIN_WIDTH 100
+
+static bool explain_check(cd_cli *cli, cd_text *text, const char *name)
+{
+    const cddp_check *check = cddp_registry_find_check(cli->registry, name);
+    if (check == NULL) return false;
+    cd_text_style(text, CD_STYLE_BOLD, "%s", check->name);
+    cd_text_printf(text, ": %s\n\n", check->title);
+    cd_text_wrap(text, check->rule, 0, EXPLAIN_WIDTH);
+    return true;
+}
+
+static bool explain_event(cd_cli *cli, cd_text *text, const char *name)
+{
+    (void)cli;
+    int32_t kind = cd_event_find(name);
+    if (kind < 0) return false;
+    const cddp_event_info *info = cddp_event_describe((uint32_t)kind);
+    cd_text_style(text, CD_STYLE_BOLD, "%s", info->name);
+    cd_text_printf(text, ": %s\n\nfields, in a store the columns of the view ev_%s:\n", info->doc, info->name);
+    for (uint32_t i = 0; i < info->field_count; i++) {
+        cd_text_printf(text, "  %-16s %-8s ", info->fields[i].name, cd_field_type_name(info->fields[i].type));
+        cd_text_wrap(text, info->fields[i].doc, 28, EXPLAIN_WIDTH);
+    }
+    return true;
+}
+
+static bool explain_key(cd_cli *cli, cd_text *text, const char *name)
+{
+    (void)cli;
+    cddp_key_info key = {.size = sizeof key};
+    for (size_t i = 0; cddp_plan_key(i, &key); i++) {
+        if (strcmp(key.path, name) != 0) continue;
+        cd_text_style(text, CD_STYLE_BOLD, "%s", key.path);
+        cd_text_printf(text, ": %s\n\n", key.doc);
+        if (key.choices != NULL) cd_text_printf(text, "values:   %s\n", key.choices);
+        if (key.type == CDDP_KEY_INTEGER || key.type == CDDP_KEY_UNSIGNED || key.type == CDDP_KEY_NUMBER)
+            cd_text_printf(text, "values:   %.17g to %.17g\n", key.low, key.high);
+        cd_text_printf(text, "default:  %s\nper rank: %s\nset with: --set %s=VALUE%s\n", key.initial[0] != '\0' ? key.initial : "none",
+                       key.per_rank ? "yes" : "no", key.path, key.per_rank ? ", or KEY@RANKS=VALUE for some ranks" : "");
+        return true;
+    }
+    return false;
+}
+
+static bool explain_exit_code(cd_cli *cli, cd_text *text, const char *name)
+{
+    (void)cli;
+    static const char *const words[] = {
+        "verified: every invariant that the scenario claims was exercised and held, or exactly the expected findings came",
+        "findings: an invariant was broken; the report names the culprit",
+        "error: the command line, a scenario, a store or a plugin is not usable as it is",
+        "environment: something that was asked for is not there, such as a backend",
+        "inconclusive: the scenario did not exercise what it claims, a budget ran out, or the run was interrupted",
+    };
+    if (name[0] < '0' || name[0] > '4' || name[1] != '\0') return false;
+    cd_text_style(text, CD_STYLE_BOLD, "exit code %s", name);
+    cd_text_printf(text, ": %s\n", words[name[0] - '0']);
+    return true;
+}
+
+static bool explain_hook(cd_cli *cli, cd_text *text, const char *name)
+{
+    const cddp_hook *hook = cddp_registry_find_hook(cli->registry, name);
+    if (hook == NULL) return false;
+    cd_text_style(text, CD_STYLE_BOLD, "%s", hook->name);
+    cd_text_printf(text, ": %s\n", cd_hook_summary(hook->name));
+    return true;
+}
+
+/* "UNU-04", "TI-B-03", "ZOO-19": capitals, then groups of capitals or digits behind hyphens. */
+static bool is_tag(const char *name)
+{
+    if (!isupper((unsigned char)name[0]) || strchr(name, '-') == NULL) return false;
+    for (const char *at = name; *at != '\0'; at++)
+        if (!isupper((unsigned char)*at) && !isdigit((unsigned char)*at) && *at != '-') return false;
+    return true;
+}
+
+static cddp_status explain_tag(cd_text *text, const char *name, cddp_error *err)
+{
+    cd_file_list files = {.paths = NULL};
+    cd_reader_options options = {.allocator = NULL};
+    size_t found = 0;
+    cddp_status status = CDDP_OK;
+    CD_TRY_OUT(cd_file_list_add(&files, "scenarios", err));
+    for (size_t i = 0; i < files.count; i++) {
+        cddp_plan *plan = NULL;
+        cddp_error ignored = CDDP_ERROR_INIT;
+        if (cd_reader_read_file(&options, files.paths[i], &plan, &ignored) != CDDP_OK) continue;
+        for (size_t k = 0; k < plan->tags.count; k++) {
+            if (strcmp(plan->tags.items[k], name) != 0) continue;
+            if (found++ == 0) cd_text_printf(text, "%s is stated in docs/semantics.md and exercised by\n", name);
+            cd_text_printf(text, "  %-44s  %s\n", files.paths[i], plan->title);
+        }
+        cddp_plan_destroy(plan);
+    }
+    if (found == 0) status = cd_fail(err, CDDP_E_ARG, "no scenario below ./scenarios has the tag %s", name);
+out:
+    cd_file_list_fini(&files);
+    return status;
+}
+
+static cddp_status unknown(cd_cli *cli, const char *name, cddp_error *err)
+{
+    cd_suggestion s;
+    const cddp_check *check;
+    const cddp_event_info *info;
+    cddp_key_info key = {.size = sizeof key};
+    char path[sizeof key.path] = "";
+    cd_suggest_begin(&s, name);
+    for (size_t i = 0; (check = cddp_registry_check(cli->registry, i)) != NULL; i++) cd_suggest_offer(&s, check->name);
+    for (uint32_t i = 0; (info = cddp_event_describe(i)) != NULL; i++) cd_suggest_offer(&s, info->name);
+    for (size_t i = 0; cddp_plan_key(i, &key); i++) {
+        cd_suggest_offer(&s, key.path);
+        if (s.best == key.path) {
+            snprintf(path, sizeof path, "%s", key.path);
+            s.best = path;
+        }
+    }
+    if (s.best != NULL) return cd_fail(err, CDDP_E_ARG, "nothing is called '%.60s'; did you mean '%s'?", name, s.best);
+    return cd_fail(err, CDDP_E_ARG, "nothing is called '%.60s'; see \"cddp-verify help explain\"", name);
+}
+
+static cddp_status explain(cd_cli *cli, cd_text *text, cddp_error *err)
+{
+    static bool (*const lookups[])(cd_cli *cli, cd_text *text, const char *name) = {explain_check, explain_event, explain_key,
+                                                                                   explain_exit_code, explain_hook};
+    if (cli->args->operand_count != 1) return cd_fail(err, CDDP_E_ARG, "explain what? for example: cddp-verify explain I-ORDER");
+    const char *name = cli->args->operands[0];
+    for (size_t i = 0; i < sizeof lookups / sizeof lookups[0]; i++)
+        if (lookups[i](cli, text, name)) return CDDP_OK;
+    if (is_tag(name) && strncmp(name, "I-", 2) != 0) return explain_tag(text, name, err);
+    return unknown(cli, name, err);
+}
+
+int cd_command_explain(cd_cli *cli)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_text text;
+    cd_text_init(&text, cli->color_out);
+    int exit_code = explain(cli, &text, &err) == CDDP_OK ? cd_cli_write(cli, &text, CD_EXIT_VERIFIED) : cd_cli_fail(cli, &err);
+    cd_text_fini(&text);
+    return exit_code;
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* list: the registries of the program, as it runs, plugins included. */
+#include "backends/builtin.h"
+#include "cddp/plan.h"
+#include "cli/command.h"
+#include "cli/hook_summary.h"
+#include "cli/scenarios.h"
+#include "cli/suggest.h"
+#include "core/base/error.h"
+#include "core/hooks/hook.h"
+#include "core/model/model.h"
+#include "core/model/optim/optimizer.h"
+#include "scenarios/reader/reader.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define LIST_WIDTH 110
+
+/* "name      what it is", folded. */
+static void put(cd_text *text, const char *name, size_t width, const char *words)
+{
+    cd_text_style(text, CD_STYLE_BOLD, "%-*s", (int)width, name);
+    cd_text_push(text, "  ");
+    cd_text_wrap(text, words, width + 2, LIST_WIDTH);
+}
+
+static cddp_status list_hooks(cd_cli *cli, cd_text *text, cddp_error *err)
+{
+    (void)err;
+    const cddp_hook *hook;
+    for (size_t i = 0; (hook = cddp_registry_hook(cli->registry, i)) != NULL; i++) {
+        char words[512];
+        static const struct {
+            uint32_t flag;
+            const char *word;
+        } flags[] = {{CDDP_HOOK_EXACT, "exact"}, {CDDP_HOOK_LOSSY, "lossy"}, {CDDP_HOOK_STATEFUL, "stateful"},
+                     {CDDP_HOOK_LINEAR, "linear"}, {CDDP_HOOK_NO_COMM, "no communication"}};
+        size_t used = (size_t)snprintf(words, sizeof words, "%s", cd_hook_summary(hook->name));
+        for (size_t k = 0, first = 1; k < sizeof flags / sizeof flags[0] && used < sizeof words; k++) {
+            if ((hook->flags & flags[k].flag) == 0) continue;
+            used += (size_t)snprintf(words + used, sizeof words - used, "%s%s", first ? " [" : ", ", flags[k].word);
+            first = 0;
+        }
+        if (hook->flags != 0 && used < sizeof words) snprintf(words + used, sizeof words - used, "]");
+        put(text, hook->name, 24, words);
+    }
+    return CDDP_OK;
+}
+
+static cddp_status list_backends(cd_cli *cli, cd_text *text, cddp_error *err)
+{
+    (void)err;
+    const cddp_backend *backend;
+    for (const cd_backend_row *row = cd_backend_rows; row->name != NULL; row++) {
+        char words[512];
+        snprintf(words, sizeof words, "%s%s%s", row->summary, row->absent[0] != '\0' ? "; not in this build: " : "", row->absent);
+        put(text, row->name, 10, words);
+    }
+    for (size_t i = 0; (backend = cddp_registry_backend(cli->registry, i)) != NULL; i++)
+        if (cd_backend_row_find(backend->name) == NULL) put(text, backend->name, 10, "from a plugin");
+    return CDDP_OK;
+}
+
+static cddp_status list_checks(cd_cli *cli, cd_text *text, cddp_error *err)
+{
+    (void)err;
+    const cddp_check *check;
+    for (size_t i = 0; (check = cddp_registry_check(cli->registry, i)) != NULL; i++) put(text, check->name, 10, check->title);
+    return CDDP_OK;
+}
+
+static cddp_status list_keys(cd_cli *cli, cd_text *text, cddp_error *err)
+{
+    (void)cli, (void)err;
+    cddp_key_info key = {.size = sizeof key};
+    for (size_t i = 0; cddp_plan_key(i, &key); i++) {
+        char words[1024];
+        snprintf(words, sizeof words, "%s%s%s%s%s%s%s", key.doc, key.choices != NULL ? "; one of " : "",
+                 key.choices != NULL ? key.choices : "", key.initial[0] != '\0' ? " (default " : "", key.initial,
+                 key.initial[0] != '\0' ? ")" : "", key.per_rank ? " [per rank]" : "");
+        put(text, key.path, 34, words);
+    }
+    return CDDP_OK;
+}
+
+static cddp_status list_events(cd_cli *cli, cd_text *text, cddp_error *err)
+{
+    (void)cli, (void)err;
+    const cddp_event_info *info;
+    for (uint32_t i = 0; (info = cddp_event_describe(i)) != NULL; i++) put(text, info->name, 18, info->doc);
+    return CDDP_OK;
+}
+
+static cddp_status list_models(cd_cli *cli, cd_text *text, cddp_error *err)
+{
+    (void)cli, (void)err;
+    const char *name, *option, *initial, *doc;
+    for (size_t i = 0; (name = cd_model_type_name(i)) != NULL; i++) {
+        put(text, name, 16, cd_model_type_summary(i));
+        for (size_t k = 0; cd_model_type_option(i, k, &option, &initial, &doc); k++) {
+            cd_text_printf(text, "%18s%s=%s  ", "", option, initial);
+            cd_text_wrap(text, doc, 22, LIST_WIDTH);
+        }
+    }
+    return CDDP_OK;
+}
+
+/* Tables that are only names and summaries come straight from their rows. */
+typedef struct named_row {
+    const char *name, *summary;
+} named_row;
+
+static void put_rows(cd_text *text, const named_row *rows, size_t count)
+{
+    for (size_t i = 0; i < count; i++) put(text, rows[i].name, 18, rows[i].summary);
+}
+
+static cddp_status list_optimizers(cd_cli *cli, cd_text *text, cddp_error *err)
+{
+    (void)cli, (void)err;
+    static const named_row rows[] = {
+#define CD_OPTIMIZER(name, summary) {#name, summary},
+#include "core/model/optim/optimizers.def"
+#undef CD_OPTIMIZER
+    };
+    put_rows(text, rows, sizeof rows / sizeof rows[0]);
+    return CDDP_OK;
+}
+
+static cddp_status list_faults(cd_cli *cli, cd_text *text, cddp_error *err)
+{
+    (void)cli, (void)err;
+    static const named_row rows[] = {
+#define CD_FAULT(name, needs, summary) {#name, summary},
+#include "sim/faults.def"
+#undef CD_FAULT
+    };
+    put_rows(text, rows, sizeof rows / sizeof rows[0]);
+    return CDDP_OK;
+}
+
+static cddp_status list_choosers(cd_cli *cli, cd_text *text, cddp_error *err)
+{
+    (void)cli, (void)err;
+    static const named_row rows[] = {
+#define CD_CHOOSER(name, summary) {#name, summary},
+#include "sim/choosers.def"
+#undef CD_CHOOSER
+    };
+    put_rows(text, rows, sizeof rows / sizeof rows[0]);
+    return CDDP_OK;
+}
+
+static cddp_status list_algorithms(cd_cli *cli, cd_text *text, cddp_error *err)
+{
+    (void)cli, (void)err;
+    static const named_row rows[] = {
+#define CD_ALGORITHM(name, summary) {#name, summary},
+#include "sim/algorithms.def"
+#undef CD_ALGORITHM
+    };
+    put_rows(text, rows, sizeof rows / sizeof rows[0]);
+    return CDDP_OK;
+}
+
+static cddp_status list_links(cd_cli *cli, cd_text *text, cddp_error *err)
+{
+    (void)cli, (void)err;
+    static const named_row rows[] = {
+#define CD_LINK(id, name, latency, bandwidth, overhead, source) {name, #latency " ns, " #bandwidth " B/s: " source},
+#include "sim/links.def"
+#undef CD_LINK
+    };
+    put_rows(text, rows, sizeof rows / sizeof rows[0]);
+    return CDDP_OK;
+}
+
+/* Every scenario below the folders given, by default below ./scenarios, with its title. */
+static cddp_status list_scenarios(cd_cli *cli, cd_text *text, cddp_error *err)
+{
+    cd_file_list files = {.paths = NULL};
+    cddp_status status = CDDP_OK;
+    cd_reader_options options = {.allocator = NULL};
+    if (cli->args->operand_count < 2) CD_TRY_OUT(cd_file_list_add(&files, "scenarios", err));
+    for (size_t i = 1; i < cli->args->operand_count; i++) CD_TRY_OUT(cd_file_list_add(&files, cli->args->operands[i], err));
+    for (size_t i = 0; i < files.count; i++) {
+        cddp_plan *plan = NULL;
+        cddp_error ignored = CDDP_ERROR_INIT;
+        bool readable = cd_reader_read_file(&options, files.paths[i], &plan, &ignored) == CDDP_OK;
+        put(text, files.paths[i], 44, readable ? plan->title : "(cannot be read)");
+        cddp_plan_destroy(plan);
+    }
+out:
+    cd_file_list_fini(&files);
+    return status;
+}
+
+static const struct {
+    const char *name;
+    cddp_status (*list)(cd_cli *cli, cd_text *text, cddp_error *err);
+} topics[] = {
+    {"hooks", list_hooks},   {"backends", list_backends}, {"checks", list_checks},         {"scenarios", list_scenarios},
+    {"keys", list_keys},     {"events", list_events},     {"models", list_models},         {"optimizers", list_optimizers},
+    {"faults", list_faults}, {"choosers", list_choosers}, {"algorithms", list_algorithms}, {"links", list_links},
+};
+#define TOPIC_COUNT (sizeof topics / sizeof topics[0])
+
+static cddp_status list_topic(cd_cli *cli, cd_text *text, cddp_error *err)
+{
+    char all[256] = "";
+    cd_suggestion s;
+    const char *wanted = cli->args->operand_count > 0 ? cli->args->operands[0] : "";
+    cd_suggest_begin(&s, wanted);
+    for (size_t i = 0; i < TOPIC_COUNT; i++) {
+        if (strcmp(topics[i].name, wanted) == 0) return topics[i].list(cli, text, err);
+        cd_suggest_offer(&s, topics[i].name);
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i > 0 ? ", " : "", topics[i].name);
+    }
+    if (wanted[0] == '\0') return cd_fail(err, CDDP_E_ARG, "list what? one of %s", all);
+    if (s.best != NULL) return cd_fail(err, CDDP_E_ARG, "cannot list '%.60s'; did you mean '%s'?", wanted, s.best);
+    return cd_fail(err, CDDP_E_ARG, "cannot list '%.60s'; there are %s", wanted, all);
+}
+
+int cd_command_list(cd_cli *cli)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_text text;
+    cd_text_init(&text, cli->color_out);
+    int exit_code = list_topic(cli, &text, &err) == CDDP_OK ? cd_cli_write(cli, &text, CD_EXIT_VERIFIED) : cd_cli_fail(cli, &err);
+    cd_text_fini(&text);
+    return exit_code;
+}

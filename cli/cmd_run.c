@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* run: scenarios in, a report out. */
+#include "cli/interrupt.h"
+#include "cli/jobs.h"
+#include "cli/overrides.h"
+#include "cli/report.h"
+#include "cli/scenarios.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/base/os.h"
+
+#include <inttypes.h>
+
+#define WORKERS_MAX 256
+
+typedef struct run_command {
+    cd_cli *cli;
+    cd_file_list files;
+    cd_text overrides;
+    cd_log_sink log;
+    cddp_store *store;
+    cd_report_target target;
+    uint64_t workers;
+    int level;
+    cd_result *results; /* (files.count) */
+    size_t done;
+} run_command;
+
+static cddp_status read_arguments(run_command *c, cddp_error *err)
+{
+    static const char *const levels[] = {"digest", "order", "payload", NULL};
+    static const cddp_trace_level level_values[] = {CDDP_TRACE_DIGEST, CDDP_TRACE_ORDER, CDDP_TRACE_PAYLOAD};
+    const cd_args *args = c->cli->args;
+    if (args->operand_count == 0) return cd_fail(err, CDDP_E_ARG, "run what? name a scenario file or a folder of them");
+    CD_TRY(cd_overrides_read(args, &c->overrides, err));
+    CD_TRY(cd_report_target_read(args, &c->target, err));
+    CD_TRY(cd_args_choice(args, CD_OPTION_level, levels, &c->level, err));
+    c->level = (int)level_values[c->level];
+    c->workers = 1;
+    CD_TRY(cd_args_number(args, CD_OPTION_jobs, &c->workers, err));
+    if (c->workers == 0) c->workers = cd_os_core_count();
+    if (c->workers > WORKERS_MAX) return cd_fail(err, CDDP_E_ARG, "--jobs: at most %d workers, got %" PRIu64, WORKERS_MAX, c->workers);
+    if (cd_args_has(args, CD_OPTION_log)) CD_TRY(cd_log_sink_init(&c->log, cd_args_text(args, CD_OPTION_log, ""), err));
+    for (size_t i = 0; i < args->operand_count; i++) CD_TRY(cd_file_list_add(&c->files, args->operands[i], err));
+    return CDDP_OK;
+}
+
+static cddp_status run_all(run_command *c, cddp_error *err)
+{
+    const cd_args *args = c->cli->args;
+    const char *store = cd_args_text(args, CD_OPTION_trace, NULL);
+    CD_TRY(read_arguments(c, err));
+    if (store != NULL) CD_TRY(cddp_store_open(store, CDDP_STORE_APPEND, NULL, &c->store, err));
+    c->results = cd_allocate_array(NULL, c->files.count, sizeof *c->results);
+    if (c->results == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the results of %zu scenarios", c->files.count);
+    for (size_t i = 0; i < c->files.count; i++) cd_result_init(&c->results[i]);
+    cd_session session = {.cli = c->cli, .store = c->store, .level = (cddp_trace_level)c->level,
+                          .overrides = cd_text_get(&c->overrides), .log = cd_args_has(args, CD_OPTION_log) ? &c->log : NULL};
+    cd_jobs jobs = {.session = &session, .paths = c->files.paths, .count = c->files.count,
+                    .worker_count = (uint32_t)(c->workers < c->files.count ? c->workers : c->files.count),
+                    .keep_going = cd_args_has(args, CD_OPTION_keep_going), .progress = c->cli->progress};
+    cd_interrupt_begin();
+    CD_TRY(cd_jobs_run(&jobs, c->results, &c->done, err));
+    return CDDP_OK;
+}
+
+static int report(run_command *c)
+{
+    const cd_args *args = c->cli->args;
+    cd_report r = {.results = c->results, .count = c->done, .registry = c->cli->registry, .quiet = cd_args_has(args, CD_OPTION_quiet),
+                   .verbose = cd_args_has(args, CD_OPTION_verbose), .timings = cd_args_has(args, CD_OPTION_timings),
+                   .interrupted = cd_interrupt_requested(), .not_run = c->files.count - c->done};
+    r.exit_code = cd_results_exit_code(c->results, c->done);
+    if (r.exit_code == CD_EXIT_VERIFIED && (r.interrupted || r.not_run > 0)) r.exit_code = CD_EXIT_INCONCLUSIVE;
+    return cd_report_send(c->cli, &c->target, &r);
+}
+
+int cd_command_run(cd_cli *cli)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    run_command c = {.cli = cli};
+    cd_text_init(&c.overrides, false);
+    int exit_code = CD_EXIT_VERIFIED;
+    bool failed = run_all(&c, &err) != CDDP_OK;
+    /* What was known before a failure, a full disk say, is still worth reporting. */
+    if (!failed || c.done > 0) exit_code = report(&c);
+    if (failed) exit_code = cd_cli_fail(cli, &err);
+    for (size_t i = 0; c.results != NULL && i < c.files.count; i++) cd_result_fini(&c.results[i]);
+    cd_release(NULL, c.results, c.files.count * sizeof *c.results);
+    cddp_store_close(c.store);
+    cd_file_list_fini(&c.files);
+    cd_text_fini(&c.overrides);
+    return exit_code;
+}

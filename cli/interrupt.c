@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ctrl-C. */
+#define _POSIX_C_SOURCE 200809L
+#include "cli/interrupt.h"
+
+#include "core/base/error.h"
+
+#include <signal.h>
+#include <string.h>
+
+static volatile sig_atomic_t requested;
+
+static void note(int signal_number)
+{
+    (void)signal_number;
+    requested = 1;
+}
+
+void cd_interrupt_begin(void)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = note;
+    action.sa_flags = (int)SA_RESETHAND; /* the second one ends the program as usual */
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+bool cd_interrupt_requested(void)
+{
+    return requested != 0;
+}
+
+static void ignore_event(void *self, const cddp_event *event)
+{
+    (void)self, (void)event;
+}
+
+static cddp_status fail_when_requested(void *self, cddp_error *err)
+{
+    (void)self;
+    return requested ? cd_fail(err, CDDP_E_ABORTED, "interrupted") : CDDP_OK;
+}
+
+const cddp_trace_sink *cd_interrupt_sink(void)
+{
+    static const cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, NULL, ignore_event, fail_when_requested};
+    return &sink;
+}

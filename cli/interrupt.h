@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ctrl-C: the first ends the work cleanly with what is known, the second at once.
+**
+** Threads    the signal handler touches one flag. This is the only mutable object of the program outside main.
+*/
+#pragma once
+#include "cddp/trace.h"
+
+void cd_interrupt_begin(void); /* from now on SIGINT and SIGTERM raise the flag */
+bool cd_interrupt_requested(void);
+
+/* A sink whose flush fails once the flag is up, so that a running scenario ends at the end of a step. */
+const cddp_trace_sink *cd_interrupt_sink(void);

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the command line changes in every scenario. */
+#include "cli/overrides.h"
+
+#include "core/base/error.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+cddp_status cd_overrides_read(const cd_args *args, cd_text *lines, cddp_error *err)
+{
+    uint64_t seed = 0, ranks = 0;
+    const char *backend = cd_args_text(args, CD_OPTION_backend, NULL), *set;
+    CD_TRY(cd_args_number(args, CD_OPTION_seed, &seed, err));
+    CD_TRY(cd_args_number(args, CD_OPTION_world_size, &ranks, err));
+    if (cd_args_has(args, CD_OPTION_world_size) && ranks == 0) return cd_fail(err, CDDP_E_ARG, "--world-size: there is no world of 0 ranks");
+    for (size_t i = 0; (set = cd_args_value(args, CD_OPTION_set, i)) != NULL; i++) {
+        const char *equals = strchr(set, '=');
+        if (equals == NULL || equals == set || strchr(set, '\n') != NULL)
+            return cd_fail(err, CDDP_E_ARG, "--set: '%.100s' is not KEY=VALUE, as in ddp.bucket_cap_mb=1", set);
+        cd_text_printf(lines, "%s\n", set);
+    }
+    if (cd_args_has(args, CD_OPTION_world_size)) cd_text_printf(lines, "world.size=%" PRIu64 "\n", ranks);
+    if (cd_args_has(args, CD_OPTION_seed)) cd_text_printf(lines, "world.seed=%" PRIu64 "\n", seed);
+    if (backend != NULL) cd_text_printf(lines, "world.backend=%s\n", backend);
+    return CDDP_OK;
+}
+
+cddp_status cd_overrides_apply(const char *lines, cddp_plan *plan, cddp_error *err)
+{
+    while (*lines != '\0') {
+        char key[256], value[4096];
+        size_t length = strcspn(lines, "\n");
+        const char *equals = memchr(lines, '=', length);
+        size_t key_length = equals != NULL ? (size_t)(equals - lines) : length;
+        if (equals == NULL || key_length >= sizeof key || length - key_length >= sizeof value)
+            return cd_fail(err, CDDP_E_ARG, "'%.*s' is not KEY=VALUE", (int)(length > 100 ? 100 : length), lines);
+        memcpy(key, lines, key_length);
+        key[key_length] = '\0';
+        snprintf(value, sizeof value, "%.*s", (int)(length - key_length - 1), equals + 1);
+        CD_TRY(cddp_plan_set(plan, key, value, err));
+        lines += length;
+        if (*lines == '\n') lines++;
+    }
+    return CDDP_OK;
+}
+
+/* A word that a shell takes as it is, or in single quotes. */
+static void push_shell(cd_text *text, const char *word, size_t length)
+{
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./=,:@%+";
+    if (length > 0 && strspn(word, plain) >= length) {
+        cd_text_push_bytes(text, word, length);
+        return;
+    }
+    cd_text_push(text, "'");
+    for (size_t i = 0; i < length; i++) {
+        if (word[i] == '\'') cd_text_push(text, "'\\''");
+        else cd_text_push_bytes(text, word + i, 1);
+    }
+    cd_text_push(text, "'");
+}
+
+void cd_overrides_print(cd_text *text, const char *source, const char *lines, const cd_args *plugins)
+{
+    const char *plugin;
+    cd_text_push(text, "cddp-verify run ");
+    push_shell(text, source, strlen(source));
+    for (size_t length; *lines != '\0'; lines += length + (lines[length] == '\n')) {
+        length = strcspn(lines, "\n");
+        cd_text_push(text, " --set ");
+        push_shell(text, lines, length);
+    }
+    for (size_t i = 0; plugins != NULL && (plugin = cd_args_value(plugins, CD_OPTION_plugin, i)) != NULL; i++) {
+        cd_text_push(text, " --plugin ");
+        push_shell(text, plugin, strlen(plugin));
+    }
+}

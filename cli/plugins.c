@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared objects. A plugin is code of its author with all our rights: it is loaded only because its path stands on the
+** command line, never because a scenario or a store says so. */
+#define _POSIX_C_SOURCE 200809L
+#include "cli/plugins.h"
+
+#include "backends/builtin.h"
+#include "cli/suggest.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+struct cd_plugins {
+    void **handles;
+    size_t handle_count, handle_capacity;
+};
+
+static const char *loader_words(void)
+{
+    const char *words = dlerror();
+    return words != NULL ? words : "the loader gives no reason";
+}
+
+/* Loads one object and adds what it lists. */
+static cddp_status load(cd_plugins *plugins, cddp_registry *registry, const char *path, cddp_error *err)
+{
+    /* Without a slash the loader would search its own folders. */
+    char place[4096];
+    snprintf(place, sizeof place, "%s%s", strchr(path, '/') == NULL ? "./" : "", path);
+    if (!cd_vec_grow(NULL, (void **)&plugins->handles, &plugins->handle_capacity, plugins->handle_count + 1, sizeof(void *)))
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for plugin '%s'", path);
+    void *handle = dlopen(place, RTLD_NOW | RTLD_LOCAL);
+    if (handle == NULL) return cd_fail(err, CDDP_E_ARG, "cannot load plugin '%.200s': %.250s", path, loader_words());
+    plugins->handles[plugins->handle_count++] = handle;
+    const cddp_plugin *plugin = dlsym(handle, CDDP_PLUGIN_SYMBOL);
+    if (plugin == NULL) return cd_fail(err, CDDP_E_ARG, "'%s' is no cddp plugin: it does not export %s", path, CDDP_PLUGIN_SYMBOL);
+    CD_TRY(cddp_registry_add_plugin(registry, plugin, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_plugins_open(cd_cli *cli, cd_plugins **plugins, cddp_error *err)
+{
+    const char *path;
+    cd_plugins *p = cd_allocate_zero(NULL, sizeof *p);
+    if (p == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for plugins");
+    *plugins = p;
+    for (size_t i = 0; (path = cd_args_value(cli->args, CD_OPTION_plugin, i)) != NULL; i++) CD_TRY(load(p, cli->registry, path, err));
+    return CDDP_OK;
+}
+
+void cd_plugins_close(cd_plugins *plugins)
+{
+    if (plugins == NULL) return;
+    while (plugins->handle_count > 0) dlclose(plugins->handles[--plugins->handle_count]);
+    cd_release(NULL, plugins->handles, plugins->handle_capacity * sizeof(void *));
+    cd_release(NULL, plugins, sizeof *plugins);
+}
+
+/* Modules lie in a folder beside the program: <program>/../lib/cddp/cddp-gloo.so. */
+static void module_path(const char *module, char *path, size_t bytes)
+{
+    char program[2048];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(program, '/');
+    if (slash != NULL) *slash = '\0';
+    snprintf(path, bytes, "%s/%s/%s", slash != NULL ? program : ".", cd_backend_module_dir, module);
+}
+
+static cddp_status unknown_backend(const char *name, cddp_error *err)
+{
+    cd_suggestion s;
+    cd_suggest_begin(&s, name);
+    for (const cd_backend_row *row = cd_backend_rows; row->name != NULL; row++) cd_suggest_offer(&s, row->name);
+    if (s.best != NULL) return cd_fail(err, CDDP_E_ARG, "unknown backend '%.60s'; did you mean '%s'?", name, s.best);
+    return cd_fail(err, CDDP_E_ARG, "unknown backend '%.60s'; \"cddp-verify list backends\" names them", name);
+}
+
+cddp_status cd_plugins_need_backend(cd_cli *cli, const char *name, cddp_error *err)
+{
+    char path[4096];
+    cddp_error reason = CDDP_ERROR_INIT;
+    const cd_backend_row *row = cd_backend_row_find(name);
+    if (cddp_registry_find_backend(cli->registry, name) != NULL) return CDDP_OK;
+    if (row == NULL) return unknown_backend(name, err);
+    if (row->absent[0] != '\0') return cd_fail(err, CDDP_E_BACKEND, "backend %s is not in this build: %s", name, row->absent);
+    if (row->module[0] == '\0') return CDDP_OK; /* compiled in */
+    module_path(row->module, path, sizeof path);
+    if (load(cli->plugins, cli->registry, path, &reason) != CDDP_OK)
+        return cd_fail(err, CDDP_E_BACKEND, "backend %s does not work here: %.400s", name, reason.message);
+    if (cddp_registry_find_backend(cli->registry, name) == NULL)
+        return cd_fail(err, CDDP_E_BACKEND, "'%.300s' does not bring the backend %s", path, name);
+    return CDDP_OK;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Choosing a report's format and writing it where it belongs. */
+#include "cli/report.h"
+
+#include "core/base/error.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+cddp_status cd_report_target_read(const cd_args *args, cd_report_target *target, cddp_error *err)
+{
+    static const char *const words[] = {"text", "json", "junit", "sarif", NULL};
+    int format = 0;
+    CD_TRY(cd_args_choice(args, CD_OPTION_format, words, &format, err));
+    *target = (cd_report_target){(cd_format)format, cd_args_text(args, CD_OPTION_output, NULL)};
+    return CDDP_OK;
+}
+
+static int write_file(const cd_cli *cli, const cd_text *text, const char *path, int exit_code)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    errno = 0;
+    FILE *file = fopen(path, "wb");
+    if (file == NULL) return cd_fail(&err, CDDP_E_IO, "cannot write '%s': %s", path, strerror(errno)), cd_cli_fail(cli, &err);
+    bool written = fwrite(cd_text_get(text), 1, text->length, file) == text->length;
+    int problem = errno;
+    if (fclose(file) != 0 && written) {
+        written = false;
+        problem = errno;
+    }
+    if (written) return exit_code;
+    return cd_fail(&err, CDDP_E_IO, "cannot write '%s': %s", path, strerror(problem)), cd_cli_fail(cli, &err);
+}
+
+int cd_report_send(const cd_cli *cli, const cd_report_target *target, const cd_report *report)
+{
+    static void (*const formats[])(cd_text *text, const cd_report *report) = {cd_report_text, cd_report_json, cd_report_junit,
+                                                                             cd_report_sarif};
+    cd_text text;
+    cd_text_init(&text, target->format == CD_FORMAT_TEXT && target->path == NULL && cli->color_out);
+    formats[target->format](&text, report);
+    int exit_code;
+    if (text.failed || target->path == NULL) exit_code = cd_cli_write(cli, &text, report->exit_code);
+    else exit_code = write_file(cli, &text, target->path, report->exit_code);
+    cd_text_fini(&text);
+    return exit_code;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a report says about one run, wherever it comes from: a verdict just reached, a worker process, or a store.
+**
+** Ownership  a result owns everything in it; it lives in an arena of its own.
+** Errors     a result is always complete; when memory runs out while it is made, the maker says so.
+*/
+#pragma once
+#include "cddp/run.h"
+#include "cddp/store.h"
+#include "core/base/arena.h"
+
+typedef struct cd_result_finding {
+    cddp_finding finding;
+    const char **context; /* (context_count) the events it rests on, as text */
+    size_t context_count;
+} cd_result_finding;
+
+typedef struct cd_result_rank {
+    uint32_t rank;
+    const char *end;     /* "returned", "killed", … */
+    const char *message; /* its error */
+} cd_result_rank;
+
+typedef struct cd_result {
+    cd_arena arena;
+    const char *source;  /* the scenario file, or the store */
+    const char *title;   /* "" when the scenario could not be read */
+    const char *verdict; /* "verified", "findings", "error", "environment", "inconclusive", "not run" */
+    const char *summary; /* one sentence */
+    const char *reason;  /* why it is not verified */
+    const char *details; /* several lines: the mistakes of a scenario file; "" */
+    const char *backend, *schedule, *reproduce;
+    int exit_code;
+    bool as_expected; /* there are findings or errors, and the scenario expects them */
+    bool judged;      /* there is a verdict of checks behind this */
+    uint32_t world_size, steps;
+    uint64_t seed, plan_digest, trace_digest, virtual_time_ns, event_count;
+    uint64_t wall_ns; /* 0: not told */
+    int64_t stored_run; /* in which run of the store; 0: not stored */
+    cd_result_finding *findings;
+    size_t finding_count;
+    cddp_exercise *exercises;
+    size_t exercise_count;
+    cddp_mark_count *marks;
+    size_t mark_count;
+    cd_result_rank *ranks; /* only those that did not return cleanly */
+    size_t rank_count;
+} cd_result;
+
+void cd_result_init(cd_result *result);
+void cd_result_fini(cd_result *result); /* accepts a zeroed one */
+
+const char *cd_result_copy(cd_result *result, const char *text); /* NULL copies "" */
+const char *cd_result_verdict_name(int exit_code);
+/* Copies what a verdict says; context lines come later. */
+cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *verdict, cddp_error *err) CDDP_MUST_CHECK;
+/* A result without a run: "error" or "environment", with what was wrong. */
+void cd_result_set_failure(cd_result *result, int exit_code, const char *summary, const char *details);
+/* Adds the text of an event to every finding that rests on it. */
+void cd_result_add_context(cd_result *result, const cddp_event *event);
+bool cd_result_wants_context(const cd_result *result);
+
+/* Through a pipe, between processes of the same program. */
+cddp_status cd_result_write(const cd_result *result, int fd, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_result_read(cd_result *result, const void *bytes, size_t byte_count, cddp_error *err) CDDP_MUST_CHECK;
+
+/* What all results together amount to: findings weigh most, then errors, absences, inconclusive ones. */
+int cd_results_exit_code(const cd_result *results, size_t count);

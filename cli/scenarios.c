@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which scenario files the operands of a command mean. */
+#define _POSIX_C_SOURCE 200809L
+#include "cli/scenarios.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define DEPTH_MAX 16
+
+static cddp_status add_path(cd_file_list *list, const char *path, cddp_error *err)
+{
+    if (!cd_vec_grow(NULL, (void **)&list->paths, &list->capacity, list->count + 1, sizeof *list->paths) ||
+        (list->paths[list->count] = cd_strdup(NULL, path)) == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a list of %zu scenarios", list->count + 1);
+    list->count++;
+    return CDDP_OK;
+}
+
+void cd_file_list_fini(cd_file_list *list)
+{
+    for (size_t i = 0; i < list->count; i++) cd_strfree(NULL, list->paths[i]);
+    cd_release(NULL, list->paths, list->capacity * sizeof *list->paths);
+    *list = (cd_file_list){.paths = NULL};
+}
+
+static bool is_scenario(const char *name)
+{
+    size_t length = strlen(name);
+    return length > 5 && name[0] != '.' && strcmp(name + length - 5, ".toml") == 0;
+}
+
+static cddp_status add_folder(cd_file_list *list, const char *folder, int depth, cddp_error *err);
+
+/* Takes over the names that scandir made. */
+static cddp_status add_entries(cd_file_list *list, const char *folder, struct dirent **entries, int count, int depth, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    for (int i = 0; i < count; i++) {
+        char path[4096];
+        struct stat info;
+        const char *name = entries[i]->d_name;
+        int length = snprintf(path, sizeof path, "%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", name);
+        if (status == CDDP_OK && name[0] != '.' && length < (int)sizeof path && stat(path, &info) == 0) {
+            if (S_ISDIR(info.st_mode)) status = add_folder(list, path, depth + 1, err);
+            else if (is_scenario(name)) status = add_path(list, path, err);
+        }
+        free(entries[i]);
+    }
+    return status;
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static cddp_status add_folder(cd_file_list *list, const char *folder, int depth, cddp_error *err)
+{
+    struct dirent **entries = NULL;
+    if (depth > DEPTH_MAX) return cd_fail(err, CDDP_E_LIMIT, "'%s' is nested more than %d folders deep", folder, DEPTH_MAX);
+    int count = scandir(folder, &entries, NULL, by_name);
+    if (count < 0) return cd_fail(err, CDDP_E_IO, "cannot read folder '%s': %s", folder, strerror(errno));
+    cddp_status status = add_entries(list, folder, entries, count, depth, err);
+    free(entries);
+    return status;
+}
+
+static cddp_status add_glob(cd_file_list *list, const char *pattern, cddp_error *err)
+{
+    glob_t matches;
+    cddp_status status = CDDP_OK;
+    int result = glob(pattern, GLOB_NOSORT, NULL, &matches);
+    if (result == GLOB_NOMATCH) return cd_fail(err, CDDP_E_ARG, "no file matches '%s'", pattern);
+    if (result != 0) return cd_fail(err, CDDP_E_IO, "cannot read the folders of '%s'", pattern);
+    /* glob sorts by locale; scenarios are sorted by bytes everywhere. */
+    for (size_t i = 1; i < matches.gl_pathc; i++)
+        for (size_t k = i; k > 0 && strcmp(matches.gl_pathv[k - 1], matches.gl_pathv[k]) > 0; k--) {
+            char *swap = matches.gl_pathv[k];
+            matches.gl_pathv[k] = matches.gl_pathv[k - 1];
+            matches.gl_pathv[k - 1] = swap;
+        }
+    for (size_t i = 0; i < matches.gl_pathc && status == CDDP_OK; i++) status = cd_file_list_add(list, matches.gl_pathv[i], err);
+    globfree(&matches);
+    return status;
+}
+
+cddp_status cd_file_list_add(cd_file_list *list, const char *operand, cddp_error *err)
+{
+    struct stat info;
+    size_t before = list->count;
+    if (stat(operand, &info) != 0) {
+        if (strpbrk(operand, "*?[") != NULL) return add_glob(list, operand, err);
+        return cd_fail(err, CDDP_E_IO, "cannot read '%s': %s", operand, strerror(errno));
+    }
+    if (!S_ISDIR(info.st_mode)) return add_path(list, operand, err);
+    CD_TRY(add_folder(list, operand, 0, err));
+    if (list->count == before) return cd_fail(err, CDDP_E_ARG, "there is no scenario (*.toml) in '%s'", operand);
+    return CDDP_OK;
+}

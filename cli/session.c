@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One scenario from file to result. */
+#include "cli/session.h"
+
+#include "cddp/cddp.h"
+#include "cli/compose.h"
+#include "cli/interrupt.h"
+#include "cli/overrides.h"
+#include "cli/plugins.h"
+#include "cli/provenance.h"
+#include "cli/recorder.h"
+#include "core/base/error.h"
+#include "core/base/os.h"
+#include "scenarios/reader/reader.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the plan ---- */
+
+static void collect_complaint(void *context, const cd_complaint *complaint)
+{
+    char text[2048];
+    cd_complaint_print(complaint, text, sizeof text);
+    cd_text_push(context, text);
+}
+
+static cddp_status change_plan(const cd_session *session, cddp_plan *plan, cddp_error *err)
+{
+    CD_TRY(cd_overrides_apply(session->overrides, plan, err));
+    CD_TRY(cddp_plan_check(plan, err));
+    return CDDP_OK;
+}
+
+void cd_session_read_plan(const cd_session *session, const char *path, const char *text, cddp_plan **plan, cd_result *result)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_text complaints;
+    cd_text_init(&complaints, false);
+    cd_reader_options options = {.complain = collect_complaint, .context = &complaints};
+    cddp_plan *p = NULL;
+    cddp_status status = text == NULL ? cd_reader_read_file(&options, path, &p, &err) : cd_reader_read_text(&options, path, text, &p, &err);
+    if (status == CDDP_OK) status = change_plan(session, p, &err);
+    if (status == CDDP_OK) {
+        *plan = p;
+    } else {
+        cddp_plan_destroy(p);
+        cd_result_set_failure(result, CD_EXIT_USAGE, err.message, cd_text_get(&complaints));
+    }
+    cd_text_fini(&complaints);
+}
+
+static void describe_plan(const cd_session *session, const cddp_plan *plan, cd_result *result)
+{
+    cd_text text;
+    cd_text_init(&text, false);
+    cd_overrides_print(&text, result->source, session->overrides, session->cli->args);
+    result->reproduce = cd_result_copy(result, cd_text_get(&text));
+    cd_text_fini(&text);
+    result->title = cd_result_copy(result, plan->title);
+    result->backend = cd_result_copy(result, plan->world.backend);
+    result->schedule = cd_result_copy(result, plan->schedule.string);
+    result->world_size = (uint32_t)plan->world.size;
+    result->steps = (uint32_t)plan->settings.train.steps;
+    result->seed = plan->world.seed;
+    result->plan_digest = cddp_plan_digest(plan);
+}
+
+/* ---- the store ---- */
+
+static cddp_status begin_recording(const cd_session *session, const cddp_plan *plan, cd_result *result, cddp_error *err)
+{
+    cd_provenance here;
+    if (session->store == NULL) return CDDP_OK;
+    cd_provenance_init(&here);
+    cddp_run_provenance p = {.size = sizeof p, .title = plan->title, .scenario = plan->text, .source = result->source,
+                             .options = session->overrides, .schedule = result->schedule, .backend = plan->world.backend,
+                             .version = cddp_version(), .machine = here.machine, .compiler = here.compiler, .recorded_at = here.now,
+                             .seed = plan->world.seed, .plan = result->plan_digest, .world_size = result->world_size,
+                             .steps = result->steps, .level = session->level};
+    CD_TRY(cddp_store_run_begin(session->store, &p, &result->stored_run, err));
+    return CDDP_OK;
+}
+
+static cddp_status end_recording(const cd_session *session, const cd_result *result, cddp_error *err)
+{
+    cddp_store *store = session->store;
+    if (store == NULL) return CDDP_OK;
+    for (size_t i = 0; i < result->finding_count; i++) CD_TRY(cddp_store_add_finding(store, &result->findings[i].finding, err));
+    for (size_t i = 0; i < result->exercise_count; i++)
+        CD_TRY(cddp_store_add_exercised(store, result->exercises[i].check, result->exercises[i].how, err));
+    for (size_t i = 0; i < result->mark_count; i++) {
+        char name[128];
+        snprintf(name, sizeof name, "mark: %s", result->marks[i].name);
+        CD_TRY(cddp_store_add_metric(store, name, (double)result->marks[i].count, err));
+    }
+    cddp_run_outcome outcome = {.size = sizeof outcome, .exit_code = (uint32_t)result->exit_code, .verdict = result->verdict,
+                                .reason = result->reason[0] != '\0' ? result->reason : result->summary, .schedule = result->schedule,
+                                .digest = result->trace_digest, .virtual_time_ns = result->virtual_time_ns};
+    CD_TRY(cddp_store_run_end(store, &outcome, err));
+    return CDDP_OK;
+}
+
+/* ---- the run ---- */
+
+typedef struct run_sinks {
+    const cddp_trace_sink *list[4];
+    size_t count;
+    cd_recorder recorder;
+} run_sinks;
+
+static void add_sinks(const cd_session *session, run_sinks *sinks)
+{
+    cd_recorder_init(&sinks->recorder);
+    sinks->list[sinks->count++] = &sinks->recorder.sink;
+    sinks->list[sinks->count++] = cd_interrupt_sink();
+    if (session->store != NULL) sinks->list[sinks->count++] = cddp_store_sink(session->store);
+    if (session->log != NULL) sinks->list[sinks->count++] = &session->log->sink;
+}
+
+static void take_context(cd_result *result, const cd_recorder *recorder)
+{
+    for (size_t i = 0; i < recorder->memory.count && cd_result_wants_context(result); i++) {
+        cddp_event event = cd_memory_sink_get(&recorder->memory, i);
+        cd_result_add_context(result, &event);
+    }
+}
+
+/* The schedule that the run took, as a replay needs it. */
+static void take_schedule(cd_result *result, const cd_compose *compose)
+{
+    size_t bytes = cd_compose_print_schedule(compose, NULL, 0) + 1;
+    char *schedule = cd_arena_push(&result->arena, bytes);
+    if (schedule == NULL) return;
+    cd_compose_print_schedule(compose, schedule, bytes);
+    result->schedule = schedule;
+}
+
+static cddp_status run_composed(const cd_session *session, const cddp_plan *plan, run_sinks *sinks, cd_result *result, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_compose *compose = NULL;
+    cddp_verdict *verdict = NULL;
+    cd_compose_options options = {.plan = plan, .registry = session->cli->registry, .level = session->level};
+    CD_TRY(cd_plugins_need_backend(session->cli, plan->world.backend, err));
+    CD_TRY(cd_compose_open(&options, &compose, err));
+    cddp_run_options run = cddp_run_options_default();
+    cd_compose_fill(compose, &run);
+    run.registry = session->cli->registry;
+    run.sinks = sinks->list;
+    run.sink_count = sinks->count;
+    CD_TRY_OUT(cddp_run(&run, &verdict, err));
+    CD_TRY_OUT(cd_result_take_verdict(result, verdict, err));
+    take_schedule(result, compose);
+    take_context(result, &sinks->recorder);
+out:
+    cddp_verdict_destroy(verdict);
+    cd_compose_close(compose);
+    return status;
+}
+
+static int exit_code_of(cddp_status status)
+{
+    switch (status) {
+    case CDDP_E_BACKEND:
+    case CDDP_E_UNSUPPORTED:
+    case CDDP_E_NOMEM:
+    case CDDP_E_IO:
+    case CDDP_E_TIMEOUT: return CD_EXIT_ENVIRONMENT;
+    case CDDP_E_ABORTED: return CD_EXIT_INCONCLUSIVE;
+    default: return CD_EXIT_USAGE;
+    }
+}
+
+static void settle_interruption(cd_result *result)
+{
+    if (!cd_interrupt_requested()) return;
+    result->exit_code = CD_EXIT_INCONCLUSIVE;
+    result->verdict = cd_result_verdict_name(CD_EXIT_INCONCLUSIVE);
+    result->summary = result->reason = "interrupted before the run had ended";
+    result->as_expected = false;
+}
+
+cddp_status cd_session_run_plan(const cd_session *session, const cddp_plan *plan, cd_result *result, cddp_error *err)
+{
+    run_sinks sinks = {.count = 0};
+    cddp_error failure = CDDP_ERROR_INIT;
+    uint64_t began = cd_os_now_ns();
+    describe_plan(session, plan, result);
+    CD_TRY(begin_recording(session, plan, result, err));
+    add_sinks(session, &sinks);
+    cddp_status status = run_composed(session, plan, &sinks, result, &failure);
+    if (status != CDDP_OK) cd_result_set_failure(result, exit_code_of(status), failure.message, "");
+    settle_interruption(result);
+    cd_recorder_fini(&sinks.recorder);
+    result->wall_ns = cd_os_now_ns() - began;
+    CD_TRY(end_recording(session, result, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_session_run(const cd_session *session, const char *path, cd_result *result, cddp_error *err)
+{
+    cddp_plan *plan = NULL;
+    result->source = cd_result_copy(result, path);
+    cd_session_read_plan(session, path, NULL, &plan, result);
+    if (plan == NULL) return CDDP_OK;
+    cddp_status status = cd_session_run_plan(session, plan, result, err);
+    cddp_plan_destroy(plan);
+    return status;
+}

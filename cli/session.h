@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One scenario from file to result: read, change, check, run on its world, record, judge.
+**
+** Lifetime   everything in a session is borrowed until the last run.
+** Errors     whatever goes wrong with one scenario is its result; only what would go wrong with every further one
+**            (the store cannot be written) is an error.
+*/
+#pragma once
+#include "cddp/store.h"
+#include "cli/command.h"
+#include "cli/log_sink.h"
+#include "cli/result.h"
+
+typedef struct cd_session {
+    cd_cli *cli;
+    cddp_store *store;     /* NULL: not recorded */
+    const cd_log_sink *log; /* NULL: not logged */
+    cddp_trace_level level;
+    const char *overrides; /* lines, see overrides.h */
+} cd_session;
+
+cddp_status cd_session_run(const cd_session *session, const char *path, cd_result *result, cddp_error *err) CDDP_MUST_CHECK;
+/* The same with a plan that exists already; it is borrowed. */
+cddp_status cd_session_run_plan(const cd_session *session, const cddp_plan *plan, cd_result *result, cddp_error *err) CDDP_MUST_CHECK;
+/* Reads a scenario and applies the overrides; a mistake becomes the result, and *plan stays NULL. text NULL: read
+** the file at path. */
+void cd_session_read_plan(const cd_session *session, const char *path, const char *text, cddp_plan **plan, cd_result *result);

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Text that grows: what reports are written into before they go anywhere.
+**
+** Lifetime   init → append… → fini. Memory that runs out is remembered; the text is then not to be used.
+** Threads    one thread.
+*/
+#pragma once
+#include "cddp/status.h"
+
+typedef struct cd_text {
+    char *bytes; /* terminated, or NULL while empty */
+    size_t length, capacity;
+    bool color;  /* styles are written as terminal escapes, otherwise left out */
+    bool failed; /* memory ran out; nothing more is appended */
+} cd_text;
+
+typedef enum cd_style { CD_STYLE_NONE, CD_STYLE_BOLD, CD_STYLE_DIM, CD_STYLE_RED, CD_STYLE_GREEN, CD_STYLE_YELLOW, CD_STYLE_CYAN } cd_style;
+
+void cd_text_init(cd_text *text, bool color);
+void cd_text_fini(cd_text *text); /* accepts a zeroed one */
+void cd_text_push(cd_text *text, const char *bytes);
+void cd_text_push_bytes(cd_text *text, const char *bytes, size_t length);
+void cd_text_printf(cd_text *text, const char *format, ...) CDDP_PRINTF(2, 3);
+void cd_text_style(cd_text *text, cd_style style, const char *format, ...) CDDP_PRINTF(3, 4);
+const char *cd_text_get(const cd_text *text); /* never NULL */
+
+/* Appends `words` folded at `width` columns, every line after the first indented by `indent`; a newline ends it. */
+void cd_text_wrap(cd_text *text, const char *words, size_t indent, size_t width);
