@@ -46,7 +46,8 @@ struct cd_part {
     cd_program program;
     uint32_t action;
     uint32_t awaited; /* part index, UINT32_MAX: anybody; meaningful while is_blocked */
-    bool is_blocked, has_content, is_staged, is_released, dies_inside;
+    bool is_blocked, has_content, is_staged, is_released;
+    const cd_fault *death; /* strikes with the first message on its way, or NULL */
     cddp_tensor work, source; /* flat */
     uint64_t last_arrival_ns;
     cd_message *inbox, *inbox_last;
@@ -100,6 +101,7 @@ typedef struct cd_staging {
     cddp_dtype dtype;
     int64_t numel;
     void *storage;
+    uint64_t serial; /* in the order of making */
 } cd_staging;
 
 typedef struct cd_link_fault {
@@ -111,7 +113,8 @@ typedef struct cd_link_fault {
 struct cd_cluster {
     cd_comm *comms;
     cd_message *free_messages;
-    cd_staging *free_staging, *used_staging, *free_records;
+    cd_staging *free_staging, *used_staging;
+    uint64_t staging_serial;
     uint64_t *send_port_free_ns, *receive_port_free_ns; /* (port_count) */
     cd_link_fault *link_faults; /* (fault_count) */
     uint32_t link_fault_count;

@@ -280,6 +280,7 @@ cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_pa
     else rank->queue_first = p;
     rank->queue_last = p;
     cd_rank_start_queued(sim, rank);
+    if (sim->unwinding) return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped inside %s", rank->port.rank, cddp_op_name(what->op));
     *part = p;
     return CDDP_OK;
 }
@@ -290,6 +291,7 @@ static cddp_status outcome(cd_part *part, cddp_error *err)
 {
     cd_sim_rank *rank = part->member->rank;
     cd_sim_fault_at_op(sim_of(part), rank, CD_FAULT_AFTER_OP, part, &part->what);
+    if (sim_of(part)->unwinding) return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped after %s", rank->port.rank, cddp_op_name(part->what.op));
     if (part->status == CDDP_OK) return CDDP_OK;
     return cd_fail(err, part->status, "%s", part->why != NULL ? part->why : "the operation failed");
 }

@@ -77,7 +77,7 @@ cddp_status cd_staging_take(cd_sim *sim, const cddp_tensor *like, int64_t numel,
     if (s == NULL) {
         s = cd_memory_allocate(&sim->memory, sizeof *s);
         if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to stage %lld elements", (long long)numel);
-        *s = (cd_staging){.device = like->device, .dtype = like->dtype, .numel = numel};
+        *s = (cd_staging){.device = like->device, .dtype = like->dtype, .numel = numel, .serial = cluster->staging_serial++};
         cddp_status status = like->device->allocate(like->device, like->dtype, numel, &s->storage, err);
         if (status != CDDP_OK) {
             cd_memory_release(&sim->memory, s, sizeof *s);

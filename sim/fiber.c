@@ -133,6 +133,15 @@ unsigned char *cd_fiber_get_top(const cd_fiber *fiber)
     return top != NULL ? top : fiber->stack;
 }
 
+bool cd_fiber_has_shadow(void)
+{
+#if defined(CD_ASAN) || defined(CD_TSAN)
+    return true;
+#else
+    return false;
+#endif
+}
+
 void *cd_fiber_map(size_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -43,6 +43,9 @@ bool cd_fiber_is_intact(const cd_fiber *fiber);
 /* The lowest address in use by a fiber that is away: what a snapshot has to keep lies above it. */
 unsigned char *cd_fiber_get_top(const cd_fiber *fiber);
 
+/* Does a sanitizer keep books about stacks, so that a copied stack would not be itself? */
+bool cd_fiber_has_shadow(void);
+
 /* Memory for stacks and everything else of a world: page-aligned, zero, not counted until touched. NULL when
 ** exhausted. A page can be made unreachable, so that running into it stops the program. */
 void *cd_fiber_map(size_t bytes);

@@ -33,6 +33,10 @@ static uint32_t id_of(const cddp_group_spec *spec)
 static void free_comm(cd_comm *comm)
 {
     cd_memory *m = &comm->sim->memory;
+    for (uint32_t i = 0; i < comm->size && comm->members != NULL; i++) {
+        cd_sim_rank *rank = comm->members[i].rank;
+        if (rank != NULL && rank->last_group == comm->name) rank->last_group = NULL;
+    }
     cd_memory_release(m, comm->ranks, comm->size * sizeof *comm->ranks);
     cd_memory_release(m, comm->members, comm->size * sizeof *comm->members);
     cd_memory_release(m, comm->window, comm->window_capacity * sizeof *comm->window);
@@ -51,13 +55,13 @@ static cd_comm *make_comm(cd_sim *sim, const cddp_group_spec *spec)
     comm->ranks = cd_memory_allocate(m, n * sizeof *comm->ranks);
     comm->members = cd_memory_allocate(m, n * sizeof *comm->members);
     comm->window = cd_memory_allocate(m, comm->window_capacity * sizeof *comm->window);
+    if (comm->members != NULL) memset(comm->members, 0, n * sizeof *comm->members);
     if (comm->name == NULL || comm->ranks == NULL || comm->members == NULL || comm->window == NULL) {
         free_comm(comm);
         return NULL;
     }
     memcpy(comm->name, spec->name, comm->name_bytes);
     memcpy(comm->ranks, spec->members, n * sizeof *comm->ranks);
-    memset(comm->members, 0, n * sizeof *comm->members);
     comm->next = sim->cluster->comms;
     sim->cluster->comms = comm;
     return comm;
@@ -158,7 +162,8 @@ cd_coll *cd_comm_make_coll(cd_comm *comm, uint32_t size)
         p->member = NULL;
         p->waiter = NULL;
         p->inbox = p->inbox_last = NULL;
-        p->is_blocked = p->has_content = p->is_staged = p->is_released = p->dies_inside = false;
+        p->is_blocked = p->has_content = p->is_staged = p->is_released = false;
+        p->death = NULL;
     }
     return coll;
 }

@@ -119,7 +119,8 @@ size_t cd_sim_print_waits(const cd_sim *sim, char *text, size_t text_bytes)
     for (uint32_t i = 0; sim->ranks != NULL && i < sim->world_size; i++) {
         const cd_sim_rank *r = &sim->ranks[i];
         if (r->state != CD_RANK_WAITING && !r->hung) continue;
-        add_wait(&b, r);
+        if (r->hung && sim->unwinding) add(&b, "%s", r->error.message); /* it has been cleaned up since */
+        else add_wait(&b, r);
         add(&b, "\n");
     }
     return b.length;

@@ -128,7 +128,8 @@ cddp_status cd_sim_begin_faults(cd_sim *sim, cddp_error *err)
     for (size_t i = 0; i < config->fault_count; i++) {
         const cd_fault *f = &config->faults[i];
         timed[i] = (timed_fault){{due}, f};
-        if (f->when == CD_FAULT_AT_TIME) cd_sim_schedule_event(sim, &timed[i].event, f->at);
+        if (f->when == CD_FAULT_AT_TIME && f->at == 0 && !f->optional) cd_sim_strike(sim, f); /* before any rank runs */
+        else if (f->when == CD_FAULT_AT_TIME) cd_sim_schedule_event(sim, &timed[i].event, f->at);
         else sim->ranks[f->rank].has_op_faults = true;
     }
     return CDDP_OK;
@@ -147,7 +148,7 @@ void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cd_fault_when when, stru
         if (cd_fault_get_scope(f->kind) == CD_FAULT_ON_DATA) {
             spoil(sim, f, what);
         } else if (f->kind == CD_FAULT_kill && when == CD_FAULT_INSIDE_OP && config->transport == CD_SIM_MESSAGES) {
-            part->dies_inside = true; /* with its first message on the way */
+            part->death = f; /* with its first message on the way */
         } else {
             cd_sim_strike(sim, f);
         }

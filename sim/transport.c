@@ -230,7 +230,7 @@ static cddp_status advance(cd_part *part, bool *finished, cddp_error *err)
         if (a.count == 0 && !empty_counts) continue;
         if (a.kind == CD_ACTION_SEND) {
             CD_TRY(transmit(part, &a, err));
-            if (part->dies_inside) return CDDP_OK;
+            if (part->death != NULL) return CDDP_OK;
             continue;
         }
         cd_message *m = cd_inbox_take(part, a.peer);
@@ -251,8 +251,8 @@ void cd_part_progress(cd_part *part)
     cddp_error error = CDDP_ERROR_INIT;
     bool finished = false;
     cddp_status status = advance(part, &finished, &error);
-    if (part->dies_inside) {
-        cd_sim_kill(part->coll->comm->sim, part->member->rank);
+    if (part->death != NULL && !finished) {
+        cd_sim_strike(part->coll->comm->sim, part->death);
         return;
     }
     if (status != CDDP_OK) {

@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The scheduler: time, choices, replay, hangs with their reasons, clean-up, memory, snapshots. */
+#include "tests/unit/sim/fixture.h"
+
+#include "sim/fiber.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static cddp_status sleeper(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    (void)argument;
+    uint64_t before = rank->ops->now_ns(rank);
+    for (uint32_t i = 0; i < 5; i++) {
+        uint64_t duration = 100 * (rank->rank + 1) + i;
+        cddp_status status = i % 2 ? rank->ops->sleep_ns(rank, duration, err) : rank->ops->compute(rank, duration, "work", err);
+        if (status != CDDP_OK) return status;
+        assert_int_equal(rank->ops->now_ns(rank), before + duration);
+        before += duration;
+    }
+    return CDDP_OK;
+}
+
+TEST(world, time_passes_for_each_rank_by_what_it_asked_for)
+{
+    (void)state;
+    sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+    f.config.world_size = 7;
+    fixture_run(&f, sleeper);
+    cd_sim_stats stats;
+    cd_sim_get_stats(f.sim, &stats);
+    assert_int_equal(stats.time_ns, 700 * 5 + 10);
+    assert_int_equal(cd_sim_get_rank_times(f.sim, 2).compute_ns, 300 + 302 + 304);
+    cd_sim_audit(f.sim);
+    fixture_destroy(&f);
+}
+
+static cddp_status one_computation(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    (void)argument;
+    return rank->ops->compute(rank, 1000, "work", err);
+}
+
+TEST(world, a_slow_rank_computes_longer)
+{
+    (void)state;
+    uint32_t slow[2] = {1000, 3000};
+    sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+    f.config.world_size = 2;
+    f.config.network.slow_permille = slow;
+    fixture_create(&f);
+    slow[1] = 0; /* it was copied */
+    fixture_launch(&f, one_computation);
+    assert_int_equal(cd_sim_get_rank_times(f.sim, 0).ended_ns, 1000);
+    assert_int_equal(cd_sim_get_rank_times(f.sim, 1).ended_ns, 3000);
+    fixture_destroy(&f);
+}
+
+/* Ranks append their numbers to a shared list whenever they run. */
+typedef struct trail {
+    char text[4096];
+    size_t length;
+} trail;
+
+static cddp_status walker(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    (void)err;
+    trail *t = ((sim_fixture *)argument)->data;
+    for (int i = 0; i < 6; i++) {
+        const uint64_t ids[3] = {100, 200, 300};
+        cddp_choice c = {.size = sizeof c, .kind = CDDP_CHOICE_USER, .rank = rank->rank, .option_count = 3, .options = ids, .name = "branch"};
+        t->text[t->length++] = (char)('a' + rank->rank);
+        t->text[t->length++] = (char)('0' + rank->ops->choose(rank, &c));
+        rank->ops->yield(rank);
+    }
+    return CDDP_OK;
+}
+
+static uint64_t walk(sim_fixture *f, const cd_chooser *chooser, trail *t, char *schedule, size_t schedule_bytes)
+{
+    *t = (trail){{0}, 0};
+    f->config.world_size = 3;
+    f->config.chooser = chooser;
+    f->data = t;
+    cd_digest_sink_init(&f->digest, false);
+    f->config.sink = &f->digest.sink;
+    fixture_run(f, walker);
+    cd_schedule_print(cd_sim_schedule(f->sim), schedule, schedule_bytes);
+    fixture_destroy(f);
+    return f->digest.digest;
+}
+
+TEST(world, replaying_the_choice_string_gives_the_same_run)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+        trail first, second;
+        char one[512], two[512];
+        cd_chooser random = cd_chooser_random(&f.random, cd_test_seed() + seed), replay;
+        uint64_t digest = walk(&f, &random, &first, one, sizeof one);
+        cd_replay_chooser replayer;
+        assert_ok(cd_chooser_replay(&replayer, one, &replay, &f.err), &f.err);
+        assert_int_equal(walk(&f, &replay, &second, two, sizeof two), digest);
+        assert_string_equal(one, two);
+        assert_memory_equal(first.text, second.text, sizeof first.text);
+    }
+}
+
+TEST(world, without_a_chooser_it_is_fifo_and_the_choice_string_is_empty)
+{
+    (void)state;
+    sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+    trail first, second;
+    char one[64], two[64];
+    cd_chooser fifo = cd_chooser_fifo();
+    uint64_t digest = walk(&f, NULL, &first, one, sizeof one);
+    assert_int_equal(walk(&f, &fifo, &second, two, sizeof two), digest);
+    assert_string_equal(one, "s1:");
+    assert_string_equal(two, "s1:");
+    assert_string_equal(first.text, "a0b0c0a0b0c0a0b0c0a0b0c0a0b0c0a0b0c0");
+    assert_string_equal(second.text, first.text);
+}
+
+TEST(world, a_schedule_of_another_run_is_refused)
+{
+    (void)state;
+    static const struct {
+        const char *text, *words;
+    } cases[] = {{"s1:(3000)", "option 3000 was recorded"}, {"s1:ZZZZ1", "the run had only"}};
+    for (size_t i = 0; i < 2; i++) {
+        sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+        trail t = {{0}, 0};
+        cd_replay_chooser replayer;
+        f.data = &t;
+        f.config.world_size = 3;
+        f.config.chooser = &f.chooser;
+        assert_ok(cd_chooser_replay(&replayer, cases[i].text, &f.chooser, &f.err), &f.err);
+        fixture_create(&f);
+        assert_fails(cd_sim_ops()->launch(f.sim, walker, &f, f.results, &f.err), CDDP_E_MISMATCH, &f.err, cases[i].words);
+        fixture_destroy(&f);
+    }
+}
+
+/* ---- hangs ---- */
+
+static cddp_status rank_two_stays_away(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    sim_fixture *f = argument;
+    cddp_group *g = NULL;
+    int64_t *value = rank->allocator->allocate(rank->allocator->context, 8);
+    int64_t one = 1;
+    cddp_status status = fixture_group(f, rank, "world", &g, err);
+    cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), value, 0, CDDP_I64, &one, 1);
+    for (int k = 0; status == CDDP_OK && k < 3; k++) {
+        cddp_work *work = NULL;
+        if (rank->rank == 2 && k == 2) break;
+        *value = 1;
+        status = cddp_group_allreduce(g, &t, CDDP_RED_SUM, &work, err);
+        if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+        if (status == CDDP_OK) assert_int_equal(*value, 4);
+    }
+    cddp_group_destroy(g);
+    rank->allocator->release(rank->allocator->context, value, 8);
+    return status;
+}
+
+static void note_end(void *context)
+{
+    (*(int *)context)++;
+}
+
+TEST(world, a_hang_names_who_waits_for_whom)
+{
+    (void)state;
+    for (int transport = 0; transport <= CD_SIM_MESSAGES; transport++) {
+        int ended = 0;
+        cd_memory_sink sink;
+        cd_memory_sink_init(&sink, NULL);
+        sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+        f.config.world_size = 4;
+        f.config.transport = (cd_sim_transport)transport;
+        f.config.algorithm = CD_ALGORITHM_flat;
+        f.config.sink = &sink.sink;
+        f.config.ended = note_end;
+        f.config.ended_context = &ended;
+        fixture_create(&f);
+        fixture_launch(&f, rank_two_stays_away);
+        assert_int_equal(f.results[2].end, CDDP_RANK_RETURNED);
+        assert_int_equal(f.results[0].end, CDDP_RANK_HUNG);
+        assert_fails(f.results[0].status, CDDP_E_TIMEOUT, &f.results[0].error, "rank 0 waits in allreduce #2 of group 'world' for rank 2, which has ended");
+        assert_int_equal(ended, 1);
+        uint32_t edges = 0;
+        for (size_t i = 0; i < sink.count; i++) {
+            cddp_event e = cd_memory_sink_get(&sink, i);
+            if (e.kind == CDDP_EV_waiting_for && e.as.waiting_for.who == 0 && e.as.waiting_for.peer == 2) edges++;
+        }
+        assert_int_equal(edges, 1);
+        fixture_destroy(&f);
+        cd_memory_sink_fini(&sink);
+    }
+}
+
+TEST(world, a_time_out_under_the_virtual_clock_is_an_error_of_the_operation)
+{
+    (void)state;
+    sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+    f.config.world_size = 4;
+    f.config.timeout_ns = UINT64_C(1800000000000);
+    fixture_create(&f);
+    fixture_launch(&f, rank_two_stays_away);
+    assert_int_equal(f.results[0].end, CDDP_RANK_RETURNED);
+    assert_fails(f.results[0].status, CDDP_E_TIMEOUT, &f.results[0].error, "it waits for rank 2");
+    cd_sim_stats stats;
+    cd_sim_get_stats(f.sim, &stats);
+    assert_int_equal(stats.time_ns, UINT64_C(1800000000000));
+    fixture_destroy(&f);
+}
+
+static cddp_status forever(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    (void)argument;
+    while (rank->ops->sleep_ns(rank, 1000, err) == CDDP_OK) {
+    }
+    return CDDP_E_ABORTED;
+}
+
+TEST(world, virtual_time_is_bounded)
+{
+    (void)state;
+    sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+    f.config.world_size = 2;
+    f.config.time_limit_ns = 1000000;
+    fixture_create(&f);
+    fixture_launch(&f, forever);
+    assert_int_equal(f.results[0].end, CDDP_RANK_HUNG);
+    assert_fails(f.results[0].status, CDDP_E_TIMEOUT, &f.results[0].error, "the virtual time is over: rank 0 sleeps");
+    fixture_destroy(&f);
+}
+
+/* ---- slots: ZOO-05 ---- */
+
+static cddp_status two_groups(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    sim_fixture *f = argument;
+    cddp_group *g[2] = {NULL, NULL};
+    int64_t values[2] = {1, 1}, one = 1;
+    cddp_work *works[2] = {NULL, NULL};
+    cddp_status status = fixture_group(f, rank, "a", &g[0], err);
+    if (status == CDDP_OK) status = fixture_group(f, rank, "b", &g[1], err);
+    for (int i = 0; status == CDDP_OK && i < 2; i++) {
+        int which = rank->rank == 0 ? i : 1 - i; /* opposite orders */
+        cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), &values[which], 0, CDDP_I64, &one, 1);
+        status = cddp_group_allreduce(g[which], &t, CDDP_RED_SUM, &works[which], err);
+    }
+    for (int i = 0; i < 2; i++)
+        if (works[i] != NULL) {
+            if (status == CDDP_OK) status = cddp_work_wait(works[i], 0, err);
+            else cddp_work_release(works[i]);
+        }
+    for (int i = 0; i < 2; i++) cddp_group_destroy(g[i]);
+    return status;
+}
+
+TEST(world, opposite_orders_on_two_groups_hang_only_when_slots_are_bounded)
+{
+    (void)state;
+    for (int transport = 0; transport <= CD_SIM_MESSAGES; transport++)
+        for (uint32_t slots = 0; slots <= 2; slots++) {
+            sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+            f.config.world_size = 2;
+            f.config.slots_per_rank = slots;
+            f.config.transport = (cd_sim_transport)transport;
+            fixture_create(&f);
+            fixture_launch(&f, two_groups);
+            cd_test_row("transport %d, %u slots", transport, slots);
+            assert_int_equal(f.results[0].end, slots == 1 ? CDDP_RANK_HUNG : CDDP_RANK_RETURNED);
+            if (slots == 1) {
+                /* Rank 0 runs a and queues b; it waits for rank 1, which runs b and queues a. */
+                char waits[1024];
+                cd_sim_print_waits(f.sim, waits, sizeof waits);
+                assert_non_null(strstr(f.results[0].error.message, "for rank 1"));
+                assert_non_null(strstr(f.results[1].error.message, "for rank 0"));
+            } else {
+                assert_ok(f.results[0].status, &f.results[0].error);
+            }
+            fixture_destroy(&f);
+        }
+}
+
+/* ---- limits ---- */
+
+static cddp_status deep(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    (void)argument;
+    volatile char local[800];
+    local[0] = 1;
+    if (rank->rank != 1) return CDDP_OK;
+    cddp_status status = rank->ops->sleep_ns(rank, 1, err);
+    return status == CDDP_OK && local[0] == 1 ? deep(rank, argument, err) : status;
+}
+
+TEST(world, a_stack_overflow_is_an_error_that_names_the_rank)
+{
+    (void)state;
+    sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+    f.config.world_size = 3;
+    f.config.stack_bytes = 65536;
+    fixture_create(&f);
+    fixture_launch(&f, deep);
+    assert_int_equal(f.results[1].end, CDDP_RANK_CRASHED);
+    assert_fails(f.results[1].status, CDDP_E_LIMIT, &f.results[1].error, "rank 1 overflowed its stack of 65536 bytes");
+    assert_ok(f.results[0].status, &f.results[0].error);
+    fixture_destroy(&f);
+}
+
+static cddp_status create_body(const cddp_allocator *allocator, void *argument, cddp_error *err)
+{
+    (void)argument;
+    uint32_t slow[3] = {1000, 1000, 1000};
+    cd_fault faults[1] = {{.kind = CD_FAULT_kill, .when = CD_FAULT_AT_TIME, .rank = 1}};
+    cd_sim_config config = CD_SIM_CONFIG_INIT;
+    config.world_size = 3;
+    config.allocator = allocator;
+    config.network.slow_permille = slow;
+    config.faults = faults;
+    config.fault_count = 1;
+    cd_sim *sim = NULL;
+    cddp_status status = cd_sim_create(&config, &sim, err);
+    if (status == CDDP_OK) cd_sim_destroy(sim);
+    return status;
+}
+
+TEST(world, creation_survives_every_failed_allocation)
+{
+    (void)state;
+    assert_int_equal(cd_test_oom_loop(create_body, NULL), 4);
+}
+
+TEST(world, too_little_memory_is_told_by_launch)
+{
+    (void)state;
+    sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+    f.config.world_size = 4;
+    f.config.heap_bytes = 4096;
+    fixture_create(&f);
+    cddp_status status = cd_sim_ops()->launch(f.sim, rank_two_stays_away, &f, f.results, &f.err);
+    assert_true(status == CDDP_E_NOMEM || f.results[0].status == CDDP_E_NOMEM);
+    fixture_destroy(&f);
+}
+
+TEST(world, nonsense_configurations_are_refused_with_a_reason)
+{
+    (void)state;
+    cd_fault link = {.kind = CD_FAULT_link_cut, .rank = 0, .peer = 1}, far = {.kind = CD_FAULT_kill, .rank = 9};
+    const struct {
+        cd_sim_config config;
+        const char *words;
+    } cases[] = {
+        {{.world_size = 0}, "1 to 65536 ranks, not 0"},
+        {{.world_size = 2, .algorithm = CD_ALGORITHM_COUNT}, "no all-reduce algorithm"},
+        {{.world_size = 2, .stack_bytes = 100}, "too small"},
+        {{.world_size = 2, .faults = &link, .fault_count = 1}, "needs transport messages"},
+        {{.world_size = 2, .faults = &far, .fault_count = 1}, "strikes rank 9 of a world of 2"},
+        {{.world_size = 2, .network = {.nics_per_node = 1}}, "no ranks_per_node"},
+        {{.world_size = 2, .algorithm = CD_ALGORITHM_any_order, .transport = CD_SIM_MODEL}, "no static graph"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cd_sim *sim = NULL;
+        cddp_error err = CDDP_ERROR_INIT;
+        assert_fails(cd_sim_create(&cases[i].config, &sim, &err), CDDP_E_CONFIG, &err, cases[i].words);
+        assert_null(sim);
+    }
+}
+
+/* ---- snapshots ---- */
+
+TEST(world, a_restored_snapshot_continues_as_if_nothing_had_happened)
+{
+    (void)state;
+    sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+    trail t = {{0}, 0}, saved;
+    char first[4096], schedule[2][256];
+    cd_snapshot *snapshot = NULL;
+    f.data = &t;
+    f.config.world_size = 3;
+    fixture_create(&f);
+    assert_ok(cd_sim_begin(f.sim, walker, &f, &f.err), &f.err);
+    for (int i = 0; i < 11; i++) {
+        const cddp_choice *c = cd_sim_advance(f.sim);
+        assert_non_null(c);
+        cd_sim_decide(f.sim, (uint32_t)i % c->option_count);
+    }
+    assert_non_null(cd_sim_advance(f.sim));
+    cddp_status status = cd_sim_snapshot(f.sim, &snapshot, &f.err);
+    if (cd_fiber_has_shadow()) {
+        assert_fails(status, CDDP_E_UNSUPPORTED, &f.err, "sanitizer");
+        while (cd_sim_advance(f.sim) != NULL) cd_sim_decide(f.sim, 0);
+    } else {
+        assert_ok(status, &f.err);
+        saved = t;
+        for (int round = 0; round < 2; round++) {
+            uint32_t k = 0;
+            for (const cddp_choice *c; (c = cd_sim_advance(f.sim)) != NULL; k++) cd_sim_decide(f.sim, k % c->option_count);
+            cd_schedule_print(cd_sim_schedule(f.sim), schedule[round], sizeof schedule[round]);
+            if (round == 0) {
+                memcpy(first, t.text, sizeof first);
+                cd_sim_restore(f.sim, snapshot);
+                t = saved; /* the trail lies outside the world */
+            }
+        }
+        assert_memory_equal(first, t.text, sizeof first);
+        assert_string_equal(schedule[0], schedule[1]);
+    }
+    cd_snapshot_destroy(snapshot);
+    assert_ok(cd_sim_end(f.sim, f.results, &f.err), &f.err);
+    fixture_destroy(&f);
+}
+
+TEST_MAIN(ROW(world, time_passes_for_each_rank_by_what_it_asked_for), ROW(world, a_slow_rank_computes_longer),
+          ROW(world, replaying_the_choice_string_gives_the_same_run),
+          ROW(world, without_a_chooser_it_is_fifo_and_the_choice_string_is_empty),
+          ROW(world, a_schedule_of_another_run_is_refused), ROW(world, a_hang_names_who_waits_for_whom),
+          ROW(world, a_time_out_under_the_virtual_clock_is_an_error_of_the_operation), ROW(world, virtual_time_is_bounded),
+          ROW(world, opposite_orders_on_two_groups_hang_only_when_slots_are_bounded),
+          ROW(world, a_stack_overflow_is_an_error_that_names_the_rank), ROW(world, creation_survives_every_failed_allocation),
+          ROW(world, too_little_memory_is_told_by_launch), ROW(world, nonsense_configurations_are_refused_with_a_reason),
+          ROW(world, a_restored_snapshot_continues_as_if_nothing_had_happened))
