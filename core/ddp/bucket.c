@@ -61,7 +61,7 @@ static cd_slab *slab_of(cd_bucket_set *set, const cddp_device *device, cddp_dtyp
 }
 
 /* BKT-17: one dtype and one device per bucket, and a sparse variable alone. */
-static cddp_status check_bucket(const cd_bucket_set *set, const cd_module *m, uint32_t b, cddp_error *err)
+static cddp_status check_bucket(const cd_bucket_set *set, const cd_wrapped *m, uint32_t b, cddp_error *err)
 {
     const cd_bucket_layout *l = &set->layout;
     const cd_variable *first = &m->variables[l->indices[l->starts[b]]];
@@ -83,7 +83,7 @@ static cddp_status check_bucket(const cd_bucket_set *set, const cd_module *m, ui
 /* First pass: places of variables, sizes of buckets, sizes of slabs. Buckets get their first element as offset. */
 static cddp_status place(cd_bucket_set *set, const cd_bucket_set_spec *spec, cddp_error *err)
 {
-    const cd_module *m = spec->module;
+    const cd_wrapped *m = spec->module;
     const cd_bucket_layout *l = &set->layout;
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         CD_TRY(check_bucket(set, m, b, err));
@@ -156,7 +156,7 @@ cddp_tensor cd_bucket_view_of(const cd_bucket_set *set, uint32_t slot, const cdd
     return strided_view(flat, set->offsets[slot], &set->parameters[slot]);
 }
 
-static void make_views(cd_bucket_set *set, const cd_module *m, cd_bucket *bucket)
+static void make_views(cd_bucket_set *set, const cd_wrapped *m, cd_bucket *bucket)
 {
     for (uint32_t i = 0; i < bucket->variable_count; i++) {
         uint32_t s = bucket->first_slot + i;
@@ -178,7 +178,7 @@ static void make_views(cd_bucket_set *set, const cd_module *m, cd_bucket *bucket
 }
 
 /* Second pass: buckets know their slab's storage. */
-static cddp_status attach(cd_bucket_set *set, const cd_module *m, cddp_error *err)
+static cddp_status attach(cd_bucket_set *set, const cd_wrapped *m, cddp_error *err)
 {
     for (size_t b = 0; b < set->bucket_count; b++) {
         cd_bucket *bucket = &set->buckets[b];
@@ -275,7 +275,7 @@ static cddp_status move_in(const cddp_tensor *view, cddp_grad *grad, cddp_error 
     return CDDP_OK;
 }
 
-cddp_status cd_bucket_set_lend_homes(cd_bucket_set *set, const cd_module *module, cddp_error *err)
+cddp_status cd_bucket_set_lend_homes(cd_bucket_set *set, const cd_wrapped *module, cddp_error *err)
 {
     for (size_t v = 0; v < set->variable_count; v++) {
         cddp_grad *grad = module->variables[v].grad;
@@ -285,7 +285,7 @@ cddp_status cd_bucket_set_lend_homes(cd_bucket_set *set, const cd_module *module
     return CDDP_OK;
 }
 
-void cd_bucket_set_release_grads(cd_bucket_set *set, const cd_module *module)
+void cd_bucket_set_release_grads(cd_bucket_set *set, const cd_wrapped *module)
 {
     for (size_t v = 0; v < set->variable_count; v++) {
         cddp_grad *grad = module->variables[v].grad;

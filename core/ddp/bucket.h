@@ -50,7 +50,7 @@ typedef struct cd_bucket_set {
 } cd_bucket_set;
 
 typedef struct cd_bucket_set_spec {
-    const cd_module *module;
+    const cd_wrapped *module;
     const cd_bucket_layout *layout; /* taken: the set owns it on success */
     uint32_t generation;
     cddp_dtype dtype; /* storage dtype of floating buckets, or CDDP_DTYPE_COUNT: the variables' (MIX-06) */
@@ -70,9 +70,9 @@ cddp_tensor cd_bucket_view_of(const cd_bucket_set *set, uint32_t slot, const cdd
 bool cd_bucket_is_alias(const cddp_tensor *value, const cddp_tensor *view);
 
 /* gradient_as_bucket_view: lends every dense variable its slice as home; gradients that exist move in (REB-08). */
-cddp_status cd_bucket_set_lend_homes(cd_bucket_set *set, const cd_module *module, cddp_error *err);
+cddp_status cd_bucket_set_lend_homes(cd_bucket_set *set, const cd_wrapped *module, cddp_error *err);
 /* Takes the homes back: gradients that live in the set are dropped. */
-void cd_bucket_set_release_grads(cd_bucket_set *set, const cd_module *module);
+void cd_bucket_set_release_grads(cd_bucket_set *set, const cd_wrapped *module);
 
 /* Bytes of the slabs. */
 uint64_t cd_bucket_set_bytes(const cd_bucket_set *set);

@@ -20,7 +20,7 @@ static cddp_status make_plan(cd_buffers *b, cddp_error *err)
     if (tensors == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a list of %zu buffers", b->module->buffer_count);
     b->listed_count = 0;
     for (size_t i = 0; i < b->module->buffer_count; i++) {
-        const cd_module_buffer *buffer = &b->module->buffers[i];
+        const cd_wrapped_buffer *buffer = &b->module->buffers[i];
         if (buffer->is_ignored) continue;
         tensors[b->listed_count] = buffer->tensor;
         b->listed[b->listed_count++] = (cddp_buffer){.name = buffer->name, .tensor = buffer->tensor};
@@ -35,7 +35,7 @@ out:
     return status;
 }
 
-cddp_status cd_buffers_init(cd_buffers *buffers, cd_module *module, const cd_ddp_config *config,
+cddp_status cd_buffers_init(cd_buffers *buffers, cd_wrapped *module, const cd_ddp_config *config,
                             const cddp_allocator *allocator, cddp_error *err)
 {
     cd_buffers b = {.allocator = allocator, .module = module, .broadcast_buffers = config->broadcast_buffers,
@@ -79,9 +79,9 @@ cddp_status cd_buffers_sync(cd_buffers *b, cddp_group *group, cddp_tracer *trace
 
 cddp_status cd_buffers_replace(cd_buffers *b, const char *name, const cddp_tensor *tensor, cddp_error *err)
 {
-    int64_t i = cd_module_find_buffer(b->module, name);
+    int64_t i = cd_wrapped_find_buffer(b->module, name);
     if (i < 0) return cd_fail(err, CDDP_E_ARG, "there is no buffer '%s'", name);
-    cd_module_buffer *buffer = &b->module->buffers[i];
+    cd_wrapped_buffer *buffer = &b->module->buffers[i];
     if (tensor->dtype != buffer->tensor.dtype || cddp_tensor_numel(tensor) != cddp_tensor_numel(&buffer->tensor))
         return cd_fail(err, CDDP_E_ARG, "buffer '%s' is %s with %lld elements; its replacement is %s with %lld", name,
                        cddp_dtype_name(buffer->tensor.dtype), (long long)cddp_tensor_numel(&buffer->tensor),

@@ -10,7 +10,7 @@
 
 typedef struct cd_buffers {
     const cddp_allocator *allocator;
-    cd_module *module;
+    cd_wrapped *module;
     bool broadcast_buffers;
     bool require_forward_param_sync; /* set by the forward before (BUF-05) */
     cddp_buffer_hook_fn hook;        /* replaces the broadcast */
@@ -23,7 +23,7 @@ typedef struct cd_buffers {
     uint64_t growth_count;
 } cd_buffers;
 
-cddp_status cd_buffers_init(cd_buffers *buffers, cd_module *module, const cd_ddp_config *config,
+cddp_status cd_buffers_init(cd_buffers *buffers, cd_wrapped *module, const cd_ddp_config *config,
                             const cddp_allocator *allocator, cddp_error *err);
 void cd_buffers_fini(cd_buffers *buffers); /* accepts a zeroed struct */
 /* BUF-02. after_forward: asks for the other hook location. */

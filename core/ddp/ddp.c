@@ -49,7 +49,7 @@ cddp_status cd_ddp_broadcast_state(cddp_ddp *d, const cd_state_broadcast *what, 
     cddp_tensor *tensors = cd_allocate_array(d->allocator, capacity, sizeof *tensors);
     if (tensors == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to broadcast %zu tensors", capacity);
     for (size_t i = 0; i < d->module.parameter_count; i++) {
-        const cd_module_parameter *p = &d->module.parameters[i];
+        const cd_wrapped_parameter *p = &d->module.parameters[i];
         bool is_second_name = p->variable != CD_NOT_REDUCED && d->module.variables[p->variable].ordinal != i;
         if (!p->is_ignored && !is_second_name) tensors[count++] = p->tensor;
     }
@@ -68,7 +68,7 @@ static cddp_status check_buffer_dtype(const cddp_ddp *d, cddp_error *err)
 {
     cddp_dtype wanted = d->config.buffer_dtype;
     for (size_t i = 0; wanted != CDDP_DTYPE_COUNT && i < d->module.buffer_count; i++) {
-        const cd_module_buffer *b = &d->module.buffers[i];
+        const cd_wrapped_buffer *b = &d->module.buffers[i];
         if (!b->is_ignored && cddp_dtype_is_float(b->tensor.dtype) && b->tensor.dtype != wanted)
             return cd_fail(err, CDDP_E_CONFIG, "buffer '%s' is %s, mixed_buffer_dtype is %s: convert it before wrapping",
                            b->name, cddp_dtype_name(b->tensor.dtype), cddp_dtype_name(wanted));
@@ -90,7 +90,7 @@ static void emit_module(const cddp_ddp *d)
 {
     if (d->tracer == NULL) return;
     for (size_t i = 0; i < d->module.parameter_count; i++) {
-        const cd_module_parameter *p = &d->module.parameters[i];
+        const cd_wrapped_parameter *p = &d->module.parameters[i];
         CD_EMIT(d->tracer, param, p->name, .param = p->variable == CD_NOT_REDUCED ? -1 : (int64_t)p->variable,
                 .ordinal = (int64_t)i, .numel = p->is_ignored ? -1 : cddp_tensor_numel(&p->tensor),
                 .dtype = p->tensor.dtype, .requires_grad = p->requires_grad, .ignored = p->is_ignored,
@@ -98,7 +98,7 @@ static void emit_module(const cddp_ddp *d)
                 .name = (int64_t)p->name_digest);
     }
     for (size_t i = 0; i < d->module.buffer_count; i++) {
-        const cd_module_buffer *b = &d->module.buffers[i];
+        const cd_wrapped_buffer *b = &d->module.buffers[i];
         CD_EMIT(d->tracer, buffer, b->name, .buffer = (int64_t)i, .numel = cddp_tensor_numel(&b->tensor),
                 .dtype = b->tensor.dtype, .ignored = b->is_ignored);
     }
@@ -120,7 +120,7 @@ static cddp_status construct(cddp_ddp *d, const cddp_ddp_options *o, cddp_error 
 {
     cd_logger_init(&d->logger, o->sample_rate, d->allocator);
     CD_TRY(cd_ddp_config_init(&d->config, o, d->allocator, err));
-    CD_TRY(cd_module_init(&d->module, o, d->allocator, err));
+    CD_TRY(cd_wrapped_init(&d->module, o, d->allocator, err));
     CD_TRY(check_buffer_dtype(d, err));
     CD_TRY(cd_buffers_init(&d->buffers, &d->module, &d->config, d->allocator, err));
     CD_TRY(cd_delayed_init(&d->delayed, &d->module, o, err));
@@ -170,7 +170,7 @@ void cddp_ddp_destroy(cddp_ddp *d)
     cd_mixed_fini(&d->mixed);
     if (d->has_reducer) cd_reducer_fini(&d->reducer);
     cd_buffers_fini(&d->buffers);
-    cd_module_fini(&d->module);
+    cd_wrapped_fini(&d->module);
     cd_ddp_config_fini(&d->config);
     cd_logger_fini(&d->logger);
     cd_release(d->allocator, d, sizeof *d);
@@ -250,7 +250,7 @@ const cddp_tensor *cddp_ddp_forward_parameter(const cddp_ddp *d, size_t ordinal)
 
 static cddp_status parameter_ready(cddp_ddp *d, size_t ordinal, cddp_error *err)
 {
-    const cd_module_parameter *p = &d->module.parameters[ordinal];
+    const cd_wrapped_parameter *p = &d->module.parameters[ordinal];
     if (d->hooks_removed) return CDDP_OK;
     if (p->variable != CD_NOT_REDUCED) CD_TRY(cd_reducer_autograd_hook(&d->reducer, p->variable, err));
     if (d->delayed.is_active && d->delayed.trigger == ordinal) CD_TRY(cd_delayed_trigger(&d->delayed, d->group, err));

@@ -15,7 +15,7 @@ struct cddp_ddp {
     cddp_group *group;   /* NULL: this rank is not a member (UPG-01) */
     cddp_tracer *tracer; /* may be NULL */
     cd_ddp_config config;
-    cd_module module;
+    cd_wrapped module;
     cd_logger logger;
     cd_mixed mixed;
     cd_buffers buffers;

@@ -14,12 +14,12 @@
 
 #include <string.h>
 
-static cddp_status measure(const cd_module *m, int64_t *numel, const cddp_tensor **like, cddp_error *err)
+static cddp_status measure(const cd_wrapped *m, int64_t *numel, const cddp_tensor **like, cddp_error *err)
 {
     *numel = 0;
     *like = NULL;
     for (size_t i = 0; i < m->parameter_count; i++) {
-        const cd_module_parameter *p = &m->parameters[i];
+        const cd_wrapped_parameter *p = &m->parameters[i];
         if (!p->is_delayed) continue;
         if (p->tensor.device == NULL) return cd_fail(err, CDDP_E_CONFIG, "delayed parameter '%s' is not initialised", p->name);
         if (!p->requires_grad || p->grad == NULL)
@@ -39,7 +39,7 @@ static void lend_slices(cd_delayed *d)
 {
     int64_t offset = 0;
     for (size_t i = 0; i < d->module->parameter_count; i++) {
-        cd_module_parameter *p = &d->module->parameters[i];
+        cd_wrapped_parameter *p = &d->module->parameters[i];
         if (!p->is_delayed) continue;
         cddp_grad_fini(p->grad);
         p->grad->home = cddp_tensor_of(d->flat.device, d->flat.storage, offset, d->flat.dtype, p->tensor.sizes, p->tensor.dim_count);
@@ -49,7 +49,7 @@ static void lend_slices(cd_delayed *d)
     }
 }
 
-cddp_status cd_delayed_init(cd_delayed *delayed, cd_module *module, const cddp_ddp_options *options, cddp_error *err)
+cddp_status cd_delayed_init(cd_delayed *delayed, cd_wrapped *module, const cddp_ddp_options *options, cddp_error *err)
 {
     cd_delayed d = {.module = module};
     if (options->delay_all_reduce_count == 0) {
@@ -63,7 +63,7 @@ cddp_status cd_delayed_init(cd_delayed *delayed, cd_module *module, const cddp_d
     CD_TRY(like->device->allocate(like->device, like->dtype, numel > 0 ? numel : 1, &storage, err));
     d.flat = cddp_tensor_of(like->device, storage, 0, like->dtype, &numel, 1);
     d.is_active = true;
-    d.trigger = (uint32_t)cd_module_find_parameter(module, options->param_to_hook_all_reduce);
+    d.trigger = (uint32_t)cd_wrapped_find_parameter(module, options->param_to_hook_all_reduce);
     lend_slices(&d);
     *delayed = d;
     return CDDP_OK;
@@ -74,7 +74,7 @@ void cd_delayed_fini(cd_delayed *d)
     if (!d->is_active) return;
     cddp_work_release(d->work);
     for (size_t i = 0; i < d->module->parameter_count; i++) {
-        cd_module_parameter *p = &d->module->parameters[i];
+        cd_wrapped_parameter *p = &d->module->parameters[i];
         if (p->is_delayed && p->grad->home_is_lent) cddp_grad_fini(p->grad);
     }
     int64_t numel = cddp_tensor_numel(&d->flat);
@@ -103,7 +103,7 @@ cddp_status cd_delayed_point_grads(cd_delayed *d, cddp_error *err)
     if (!d->is_active) return CDDP_OK;
     CD_TRY(cd_delayed_await(d, err));
     for (size_t i = 0; i < d->module->parameter_count; i++) {
-        cd_module_parameter *p = &d->module->parameters[i];
+        cd_wrapped_parameter *p = &d->module->parameters[i];
         if (!p->is_delayed || p->grad->kind != CDDP_GRAD_UNDEFINED) continue;
         CD_TRY(cddp_grad_define(p->grad, &p->tensor, err));
         p->grad->is_fresh = false;

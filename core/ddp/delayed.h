@@ -7,14 +7,14 @@
 #include "core/ddp/module.h"
 
 typedef struct cd_delayed {
-    cd_module *module;
+    cd_wrapped *module;
     uint32_t trigger; /* ordinal */
     bool is_active;   /* there are delayed parameters */
     cddp_tensor flat; /* 1-D */
     cddp_work *work;  /* the sum under way */
 } cd_delayed;
 
-cddp_status cd_delayed_init(cd_delayed *delayed, cd_module *module, const cddp_ddp_options *options, cddp_error *err);
+cddp_status cd_delayed_init(cd_delayed *delayed, cd_wrapped *module, const cddp_ddp_options *options, cddp_error *err);
 void cd_delayed_fini(cd_delayed *delayed); /* accepts a zeroed struct */
 /* DEL-02: rank 0's values of the delayed parameters. */
 cddp_status cd_delayed_broadcast(cd_delayed *delayed, cddp_group *group, cddp_error *err);

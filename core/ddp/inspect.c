@@ -8,7 +8,7 @@
 
 int64_t cddp_ddp_variable_index(const cddp_ddp *d, const char *name)
 {
-    int64_t ordinal = cd_module_find_parameter(&d->module, name);
+    int64_t ordinal = cd_wrapped_find_parameter(&d->module, name);
     if (ordinal < 0 || d->module.parameters[ordinal].variable == CD_NOT_REDUCED) return -1;
     return d->module.parameters[ordinal].variable;
 }
@@ -45,7 +45,7 @@ bool cddp_ddp_local_used_map(const cddp_ddp *d, int32_t *map)
 
 /* ---- texts ---- */
 
-static void append_dtypes(cd_logger *log, const cd_module *m)
+static void append_dtypes(cd_logger *log, const cd_wrapped *m)
 {
     uint32_t seen = 0;
     for (size_t v = 0; v < m->variable_count; v++) {

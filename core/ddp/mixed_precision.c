@@ -17,7 +17,7 @@
 
 #include <string.h>
 
-static bool is_cast(const cd_mixed *m, const cd_module_parameter *p)
+static bool is_cast(const cd_mixed *m, const cd_wrapped_parameter *p)
 {
     return m->param_dtype != CDDP_DTYPE_COUNT && !p->is_ignored && cddp_dtype_is_float(p->tensor.dtype) &&
            p->tensor.dtype != m->param_dtype;
@@ -44,7 +44,7 @@ static void release_made(cddp_tensor *t)
     t->device = NULL;
 }
 
-cddp_status cd_mixed_init(cd_mixed *mixed, cd_module *module, const cd_ddp_config *config,
+cddp_status cd_mixed_init(cd_mixed *mixed, cd_wrapped *module, const cd_ddp_config *config,
                           const cddp_allocator *allocator, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -59,7 +59,7 @@ cddp_status cd_mixed_init(cd_mixed *mixed, cd_module *module, const cd_ddp_confi
     if (m.parameters == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for low-precision copies of %zu parameters", module->parameter_count);
     for (size_t i = 0; i < module->parameter_count; i++) {
-        const cd_module_parameter *p = &module->parameters[i];
+        const cd_wrapped_parameter *p = &module->parameters[i];
         if (!is_cast(&m, p)) continue;
         CD_TRY_OUT(make_like(&p->tensor, m.param_dtype, &m.parameters[i].low, err));
         if (p->grad != NULL && p->requires_grad)
@@ -118,7 +118,7 @@ cddp_status cd_mixed_begin(cd_mixed *m, cddp_error *err)
 static cddp_status restore_home(const cd_mixed *m, size_t i, cddp_error *err)
 {
     cd_mixed_parameter *mp = &m->parameters[i];
-    const cd_module_parameter *p = &m->module->parameters[i];
+    const cd_wrapped_parameter *p = &m->module->parameters[i];
     cddp_grad *grad = p->grad;
     if (mp->low_home.device == NULL || !grad->home_is_lent || grad->home.storage != mp->low_home.storage) return CDDP_OK;
     bool is_low = grad->kind == CDDP_GRAD_DENSE && grad->value.storage == mp->low_home.storage;

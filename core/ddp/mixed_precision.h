@@ -18,7 +18,7 @@ typedef struct cd_mixed_parameter {
 
 typedef struct cd_mixed {
     const cddp_allocator *allocator;
-    cd_module *module;
+    cd_wrapped *module;
     cddp_dtype param_dtype, reduce_dtype;
     bool is_active;
     bool is_low; /* forward and backward are under way in low precision */
@@ -28,7 +28,7 @@ typedef struct cd_mixed {
     uint64_t growth_count;
 } cd_mixed;
 
-cddp_status cd_mixed_init(cd_mixed *mixed, cd_module *module, const cd_ddp_config *config,
+cddp_status cd_mixed_init(cd_mixed *mixed, cd_wrapped *module, const cd_ddp_config *config,
                           const cddp_allocator *allocator, cddp_error *err);
 void cd_mixed_fini(cd_mixed *mixed); /* accepts a zeroed struct */
 /* MIX-02: before forward. */

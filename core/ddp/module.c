@@ -40,15 +40,15 @@ static cddp_status check_parameter(const cddp_parameter *p, size_t ordinal, bool
     return CDDP_OK;
 }
 
-static cddp_status copy_parameters(cd_module *m, const cddp_ddp_options *o, cddp_error *err)
+static cddp_status copy_parameters(cd_wrapped *m, const cddp_ddp_options *o, cddp_error *err)
 {
     for (size_t i = 0; i < o->parameter_count; i++) {
         const cddp_parameter *p = &o->parameters[i];
         bool ignored = p->name != NULL && is_ignored_name(o, p->name);
         CD_TRY(check_parameter(p, i, ignored, err));
-        if (cd_module_find_parameter(m, p->name) >= 0)
+        if (cd_wrapped_find_parameter(m, p->name) >= 0)
             return cd_fail(err, CDDP_E_ARG, "two parameters are called '%s'", p->name);
-        cd_module_parameter *q = &m->parameters[i];
+        cd_wrapped_parameter *q = &m->parameters[i];
         q->name = cd_strdup(m->allocator, p->name);
         if (q->name == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the name '%s'", p->name);
         q->name_digest = cd_hash_text(p->name);
@@ -64,14 +64,14 @@ static cddp_status copy_parameters(cd_module *m, const cddp_ddp_options *o, cddp
     return CDDP_OK;
 }
 
-static cddp_status copy_buffers(cd_module *m, const cddp_ddp_options *o, cddp_error *err)
+static cddp_status copy_buffers(cd_wrapped *m, const cddp_ddp_options *o, cddp_error *err)
 {
     for (size_t i = 0; i < o->buffer_count; i++) {
         const cddp_buffer *b = &o->buffers[i];
         if (b->name == NULL || b->name[0] == '\0') return cd_fail(err, CDDP_E_ARG, "buffer %zu has no name", i);
-        if (cd_module_find_buffer(m, b->name) >= 0 || cd_module_find_parameter(m, b->name) >= 0)
+        if (cd_wrapped_find_buffer(m, b->name) >= 0 || cd_wrapped_find_parameter(m, b->name) >= 0)
             return cd_fail(err, CDDP_E_ARG, "two parameters or buffers are called '%s'", b->name);
-        cd_module_buffer *q = &m->buffers[i];
+        cd_wrapped_buffer *q = &m->buffers[i];
         q->name = cd_strdup(m->allocator, b->name);
         if (q->name == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the name '%s'", b->name);
         m->buffer_count = i + 1;
@@ -82,25 +82,25 @@ static cddp_status copy_buffers(cd_module *m, const cddp_ddp_options *o, cddp_er
 }
 
 /* A misspelt name would silently synchronise what was meant to be left alone. */
-static cddp_status check_listed_names(const cd_module *m, const cddp_ddp_options *o, cddp_error *err)
+static cddp_status check_listed_names(const cd_wrapped *m, const cddp_ddp_options *o, cddp_error *err)
 {
     for (size_t i = 0; i < o->ignore_count; i++) {
         const char *name = o->parameters_and_buffers_to_ignore[i];
-        if (cd_module_find_parameter(m, name) < 0 && cd_module_find_buffer(m, name) < 0)
+        if (cd_wrapped_find_parameter(m, name) < 0 && cd_wrapped_find_buffer(m, name) < 0)
             return cd_fail(err, CDDP_E_CONFIG, "the ignore list names '%s', which is neither a parameter nor a buffer", name);
     }
     for (size_t i = 0; i < o->delay_all_reduce_count; i++) {
         const char *name = o->delay_all_reduce_named_params[i];
-        if (cd_module_find_parameter(m, name) < 0)
+        if (cd_wrapped_find_parameter(m, name) < 0)
             return cd_fail(err, CDDP_E_CONFIG, "delay_all_reduce_named_params names '%s', which is not a parameter", name);
     }
     const char *trigger = o->param_to_hook_all_reduce;
-    if (trigger != NULL && cd_module_find_parameter(m, trigger) < 0)
+    if (trigger != NULL && cd_wrapped_find_parameter(m, trigger) < 0)
         return cd_fail(err, CDDP_E_CONFIG, "param_to_hook_all_reduce names '%s', which is not a parameter", trigger);
     return CDDP_OK;
 }
 
-static uint32_t variable_with_slot(const cd_module *m, const cddp_grad *grad)
+static uint32_t variable_with_slot(const cd_wrapped *m, const cddp_grad *grad)
 {
     for (size_t v = 0; v < m->variable_count; v++)
         if (m->variables[v].grad == grad) return (uint32_t)v;
@@ -109,7 +109,7 @@ static uint32_t variable_with_slot(const cd_module *m, const cddp_grad *grad)
 
 /* Shared parameters are few and the search runs once, but models have thousands of parameters: sharing is looked
 ** for only when some slot occurs twice. */
-static bool has_shared_slots(const cd_module *m)
+static bool has_shared_slots(const cd_wrapped *m)
 {
     uintptr_t lowest = UINTPTR_MAX, highest = 0;
     bool ascending = true;
@@ -123,11 +123,11 @@ static bool has_shared_slots(const cd_module *m)
     return !ascending;
 }
 
-static cddp_status check_devices(const cd_module *m, cddp_error *err)
+static cddp_status check_devices(const cd_wrapped *m, cddp_error *err)
 {
-    const cd_module_parameter *first = NULL;
+    const cd_wrapped_parameter *first = NULL;
     for (size_t i = 0; i < m->parameter_count; i++) {
-        const cd_module_parameter *p = &m->parameters[i];
+        const cd_wrapped_parameter *p = &m->parameters[i];
         if (p->is_ignored) continue;
         if (first == NULL) first = p;
         if (p->tensor.device->flags != first->tensor.device->flags ||
@@ -138,11 +138,11 @@ static cddp_status check_devices(const cd_module *m, cddp_error *err)
     return CDDP_OK;
 }
 
-static void collect_variables(cd_module *m)
+static void collect_variables(cd_wrapped *m)
 {
     bool shared = has_shared_slots(m);
     for (size_t i = 0; i < m->parameter_count; i++) {
-        cd_module_parameter *p = &m->parameters[i];
+        cd_wrapped_parameter *p = &m->parameters[i];
         if (!p->requires_grad || p->is_ignored) continue;
         p->variable = shared ? variable_with_slot(m, p->grad) : CD_NOT_REDUCED;
         if (p->variable != CD_NOT_REDUCED) continue;
@@ -157,7 +157,7 @@ static void collect_variables(cd_module *m)
     }
 }
 
-static cddp_status fill(cd_module *m, const cddp_ddp_options *o, cddp_error *err)
+static cddp_status fill(cd_wrapped *m, const cddp_ddp_options *o, cddp_error *err)
 {
     CD_TRY(copy_parameters(m, o, err));
     CD_TRY(copy_buffers(m, o, err));
@@ -171,10 +171,10 @@ static cddp_status fill(cd_module *m, const cddp_ddp_options *o, cddp_error *err
     return CDDP_OK;
 }
 
-cddp_status cd_module_init(cd_module *module, const cddp_ddp_options *options, const cddp_allocator *allocator,
+cddp_status cd_wrapped_init(cd_wrapped *module, const cddp_ddp_options *options, const cddp_allocator *allocator,
                            cddp_error *err)
 {
-    cd_module m = {.allocator = allocator, .variable_capacity = options->parameter_count};
+    cd_wrapped m = {.allocator = allocator, .variable_capacity = options->parameter_count};
     cddp_status status = CDDP_OK;
     m.parameters = cd_allocate_array(allocator, options->parameter_count + 1, sizeof *m.parameters);
     m.variables = cd_allocate_array(allocator, options->parameter_count + 1, sizeof *m.variables);
@@ -190,11 +190,11 @@ cddp_status cd_module_init(cd_module *module, const cddp_ddp_options *options, c
     return CDDP_OK;
 out:
     if (m.buffers != NULL && m.buffer_count < buffer_capacity) m.buffer_count = buffer_capacity;
-    cd_module_fini(&m);
+    cd_wrapped_fini(&m);
     return status;
 }
 
-void cd_module_fini(cd_module *m)
+void cd_wrapped_fini(cd_wrapped *m)
 {
     const cddp_allocator *a = m->allocator;
     for (size_t i = 0; m->parameters != NULL && i < m->variable_capacity; i++) cd_strfree(a, m->parameters[i].name);
@@ -207,14 +207,14 @@ void cd_module_fini(cd_module *m)
 }
 
 /* Parameters of one module live on one device object, or on a few: the first variable on a device names it. */
-static uint64_t device_key(const cd_module *m, const cddp_device *device)
+static uint64_t device_key(const cd_wrapped *m, const cddp_device *device)
 {
     uint64_t key = 0;
     while (m->variables[key].tensor.device != device) key++;
     return key;
 }
 
-cddp_status cd_module_bucket_inputs(const cd_module *module, const uint32_t *order, cddp_dtype dtype,
+cddp_status cd_wrapped_bucket_inputs(const cd_wrapped *module, const uint32_t *order, cddp_dtype dtype,
                                     cd_bucket_input **inputs, cddp_error *err)
 {
     cd_bucket_input *in = cd_allocate_array(module->allocator, module->variable_count, sizeof *in);
@@ -230,14 +230,14 @@ cddp_status cd_module_bucket_inputs(const cd_module *module, const uint32_t *ord
     return CDDP_OK;
 }
 
-const cddp_device *cd_module_device(const cd_module *module)
+const cddp_device *cd_module_device(const cd_wrapped *module)
 {
     for (size_t i = 0; i < module->parameter_count; i++)
         if (!module->parameters[i].is_ignored) return module->parameters[i].tensor.device;
     return module->parameter_count > 0 ? module->parameters[0].tensor.device : cddp_device_cpu();
 }
 
-int64_t cd_module_find_parameter(const cd_module *module, const char *name)
+int64_t cd_wrapped_find_parameter(const cd_wrapped *module, const char *name)
 {
     /* Digests first: models have thousands of long names with common prefixes. */
     uint64_t digest = cd_hash_text(name);
@@ -247,7 +247,7 @@ int64_t cd_module_find_parameter(const cd_module *module, const char *name)
     return -1;
 }
 
-int64_t cd_module_find_buffer(const cd_module *module, const char *name)
+int64_t cd_wrapped_find_buffer(const cd_wrapped *module, const char *name)
 {
     for (size_t i = 0; i < module->buffer_count; i++)
         if (strcmp(module->buffers[i].name, name) == 0) return (int64_t)i;

@@ -10,7 +10,7 @@
 
 #define CD_NOT_REDUCED UINT32_MAX
 
-typedef struct cd_module_parameter {
+typedef struct cd_wrapped_parameter {
     char *name;
     uint64_t name_digest;
     cddp_tensor tensor;
@@ -19,13 +19,13 @@ typedef struct cd_module_parameter {
     bool is_ignored; /* on the ignore list, or delayed: no bucket, no verification (IGN-02, DEL-01) */
     bool is_delayed;
     uint32_t variable; /* variable index, shared by every name of a shared parameter; or CD_NOT_REDUCED */
-} cd_module_parameter;
+} cd_wrapped_parameter;
 
-typedef struct cd_module_buffer {
+typedef struct cd_wrapped_buffer {
     char *name;
     cddp_tensor tensor;
     bool is_ignored;
-} cd_module_buffer;
+} cd_wrapped_buffer;
 
 /* One reduced parameter: its position in `variables` is the variable index (INI-05). */
 typedef struct cd_variable {
@@ -36,28 +36,28 @@ typedef struct cd_variable {
     bool expect_sparse;
 } cd_variable;
 
-typedef struct cd_module {
+typedef struct cd_wrapped {
     const cddp_allocator *allocator;
-    cd_module_parameter *parameters; /* (parameter_count) */
+    cd_wrapped_parameter *parameters; /* (parameter_count) */
     size_t parameter_count;
-    cd_module_buffer *buffers; /* (buffer_count) */
+    cd_wrapped_buffer *buffers; /* (buffer_count) */
     size_t buffer_count;
     cd_variable *variables; /* (variable_count) */
     size_t variable_count, variable_capacity;
     bool *expect_sparse; /* (variable_count), as the bucket assignment wants it */
     uint64_t total_bytes; /* of all variables */
-} cd_module;
+} cd_wrapped;
 
-cddp_status cd_module_init(cd_module *module, const cddp_ddp_options *options, const cddp_allocator *allocator,
+cddp_status cd_wrapped_init(cd_wrapped *module, const cddp_ddp_options *options, const cddp_allocator *allocator,
                            cddp_error *err);
-void cd_module_fini(cd_module *module); /* accepts a zeroed module */
+void cd_wrapped_fini(cd_wrapped *module); /* accepts a zeroed module */
 /* Sizes and keys for the bucket assignment, in the given order of variables (NULL: registration order). Floating
 ** variables count in `dtype` unless it is CDDP_DTYPE_COUNT (MIX-06). Returns owned (variable_count), to be released
 ** with the module's allocator. */
-cddp_status cd_module_bucket_inputs(const cd_module *module, const uint32_t *order, cddp_dtype dtype,
+cddp_status cd_wrapped_bucket_inputs(const cd_wrapped *module, const uint32_t *order, cddp_dtype dtype,
                                     cd_bucket_input **inputs, cddp_error *err);
 /* Of the first parameter that is not ignored; a module has one (INI-03). */
-const cddp_device *cd_module_device(const cd_module *module);
+const cddp_device *cd_module_device(const cd_wrapped *module);
 /* Position of a named parameter or buffer, or -1. */
-int64_t cd_module_find_parameter(const cd_module *module, const char *name);
-int64_t cd_module_find_buffer(const cd_module *module, const char *name);
+int64_t cd_wrapped_find_parameter(const cd_wrapped *module, const char *name);
+int64_t cd_wrapped_find_buffer(const cd_wrapped *module, const char *name);

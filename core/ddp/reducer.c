@@ -83,13 +83,13 @@ static cddp_status allocate_tables(cd_reducer *r, cddp_error *err)
 /* The first layout: registration order, list of buckets reversed (BKT-10, BKT-11). */
 static cddp_status plan_first_layout(const cd_reducer *r, cd_bucket_layout *layout, cddp_error *err)
 {
-    const cd_module *m = r->module;
+    const cd_wrapped *m = r->module;
     uint64_t limits[2] = {0};
     cd_bucket_request request = {.input_count = r->variable_count, .expect_sparse = m->expect_sparse};
     bool one_bucket = r->static_graph || !r->config->find_unused_parameters;
     request.limit_count = cd_bucket_caps_initial(&r->config->caps, one_bucket, limits, &request.limits);
     cd_bucket_input *inputs = NULL;
-    CD_TRY(cd_module_bucket_inputs(m, NULL, r->config->param_dtype, &inputs, err));
+    CD_TRY(cd_wrapped_bucket_inputs(m, NULL, r->config->param_dtype, &inputs, err));
     request.inputs = inputs;
     cddp_status status = cd_bucket_assignment_by_size(&request, layout, err);
     cd_release(m->allocator, inputs, r->variable_count * sizeof *inputs);

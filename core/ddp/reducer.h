@@ -29,7 +29,7 @@ typedef struct cd_reducer {
     const cddp_allocator *allocator;
     cddp_group *group; /* NULL: this rank left the group (UPG-01) */
     cddp_tracer *tracer;
-    const cd_module *module;
+    const cd_wrapped *module;
     const cd_ddp_config *config;
     cd_logger *logger;
     cd_mixed *mixed; /* gives gradients their full precision back before averages are written (MIX-04) */
@@ -85,7 +85,7 @@ typedef struct cd_reducer {
 typedef struct cd_reducer_spec {
     cddp_group *group;
     cddp_tracer *tracer;
-    const cd_module *module;
+    const cd_wrapped *module;
     const cd_ddp_config *config;
     cd_logger *logger;
     cd_mixed *mixed;

@@ -50,7 +50,7 @@ static int64_t columns_of(const cddp_tensor *t)
     return columns;
 }
 
-cddp_status cd_sparse_set_init(cd_sparse_set *set, const cd_module *module, const cddp_allocator *allocator,
+cddp_status cd_sparse_set_init(cd_sparse_set *set, const cd_wrapped *module, const cddp_allocator *allocator,
                                cddp_error *err)
 {
     cd_sparse_set s = {.allocator = allocator};

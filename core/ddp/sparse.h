@@ -24,7 +24,7 @@ typedef struct cd_sparse_launch {
     cddp_group *group;
 } cd_sparse_launch;
 
-cddp_status cd_sparse_set_init(cd_sparse_set *set, const cd_module *module, const cddp_allocator *allocator,
+cddp_status cd_sparse_set_init(cd_sparse_set *set, const cd_wrapped *module, const cddp_allocator *allocator,
                                cddp_error *err);
 void cd_sparse_set_fini(cd_sparse_set *set); /* accepts a zeroed set */
 /* SPA-04: the sorted union of rows that the variable will carry in this iteration; copied, dropped after it. */

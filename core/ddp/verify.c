@@ -52,7 +52,7 @@ static void append_dims(text *t, const char *before, const int64_t *dims, uint32
     append(t, "]");
 }
 
-static void append_parameter(text *t, const cd_module_parameter *p)
+static void append_parameter(text *t, const cd_wrapped_parameter *p)
 {
     append(t, "parameter '%s'", p->name);
     if (p->is_ignored) {
@@ -65,7 +65,7 @@ static void append_parameter(text *t, const cd_module_parameter *p)
     append(t, "%s%s\n", p->requires_grad ? " requires_grad" : " frozen", p->expect_sparse ? " sparse" : "");
 }
 
-static void append_buffer(text *t, const cd_module_buffer *b)
+static void append_buffer(text *t, const cd_wrapped_buffer *b)
 {
     append(t, "buffer '%s'", b->name);
     if (b->is_ignored) append(t, " ignored");
@@ -76,7 +76,7 @@ static void append_buffer(text *t, const cd_module_buffer *b)
     append(t, "\n");
 }
 
-static cddp_status describe(text *t, const cd_module *m, const cd_ddp_config *config, cddp_error *err)
+static cddp_status describe(text *t, const cd_wrapped *m, const cd_ddp_config *config, cddp_error *err)
 {
     char options[512];
     cd_ddp_config_print(config, options, sizeof options);
@@ -90,7 +90,7 @@ static cddp_status describe(text *t, const cd_module *m, const cd_ddp_config *co
 /* What travels in the all-gather: enough to see that something differs, and what the counts are. */
 enum { CARD_COUNT, CARD_DIGEST, CARD_LENGTH, CARD_FIELDS };
 
-static cddp_status gather_cards(const text *mine, const cd_module *m, cddp_group *group, cd_control *all, cddp_error *err)
+static cddp_status gather_cards(const text *mine, const cd_wrapped *m, cddp_group *group, cd_control *all, cddp_error *err)
 {
     cd_control_spec spec = {.allocator = m->allocator, .group = group, .dtype = CDDP_I64, .numel = CARD_FIELDS,
                             .device = mine->device};
@@ -177,7 +177,7 @@ out:
     return status;
 }
 
-cddp_status cd_verify_across_ranks(const cd_module *module, const cd_ddp_config *config, cddp_group *group,
+cddp_status cd_verify_across_ranks(const cd_wrapped *module, const cd_ddp_config *config, cddp_group *group,
                                    cddp_error *err)
 {
     cddp_status status = CDDP_OK;

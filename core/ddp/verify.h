@@ -5,5 +5,5 @@
 #include "core/ddp/options.h"
 
 /* Collective. One all-gather when everything agrees. */
-cddp_status cd_verify_across_ranks(const cd_module *module, const cd_ddp_config *config, cddp_group *group,
+cddp_status cd_verify_across_ranks(const cd_wrapped *module, const cd_ddp_config *config, cddp_group *group,
                                    cddp_error *err);
