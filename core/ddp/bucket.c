@@ -90,7 +90,8 @@ static cddp_status place(cd_bucket_set *set, const cd_bucket_set_spec *spec, cdd
         cd_bucket *bucket = &set->buckets[b];
         const cd_variable *first = &m->variables[l->indices[l->starts[b]]];
         *bucket = (cd_bucket){.index = b, .first_slot = l->starts[b], .limit_bytes = l->limits[b],
-                              .variable_count = l->starts[b + 1] - l->starts[b], .is_sparse = first->expect_sparse};
+                              .variable_count = l->starts[b + 1] - l->starts[b], .pending = l->starts[b + 1] - l->starts[b],
+                              .is_sparse = first->expect_sparse};
         int64_t numel = 0;
         for (uint32_t s = l->starts[b]; s < l->starts[b + 1]; s++) {
             uint32_t v = l->indices[s];

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs scenario files, each twice, and holds them against their own expectations.
+**
+**     catalogue_test [--verbose] [--marks FILE] SCENARIO…
+**
+** A scenario fails when its verdict is not what it expects, or when its two runs differ in any event. With --marks,
+** every coverage mark listed in the file must have been reached by some scenario.
+*/
+#include "cli/compose.h"
+#include "core/base/error.h"
+#include "scenarios/reader/reader.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MARKS_MAX 256
+
+typedef struct catalogue {
+    const cddp_registry *registry;
+    bool verbose;
+    size_t passed, failed;
+    char marks[MARKS_MAX][64];
+    size_t mark_count;
+} catalogue;
+
+static void print_complaint(void *context, const cd_complaint *complaint)
+{
+    char text[1024];
+    (void)context;
+    cd_complaint_print(complaint, text, sizeof text);
+    fputs(text, stderr);
+}
+
+static void print_error(const char *path, const cddp_error *err)
+{
+    char text[2048];
+    cd_error_print(err, text, sizeof text);
+    fprintf(stderr, "FAIL %s\n  %s\n", path, text);
+}
+
+static void print_verdict(const cddp_verdict *v)
+{
+    for (size_t i = 0; i < v->finding_count; i++) {
+        const cddp_finding *f = &v->findings[i];
+        printf("    %s step %u.%u rank %d peer %d bucket %d param %d %s: %s\n      expected: %s\n      actual:   %s\n", f->check,
+               f->step, f->micro_step, f->rank, f->peer, f->bucket, f->param, f->parameter, f->title, f->expected, f->actual);
+    }
+    for (size_t i = 0; i < v->rank_count; i++) {
+        const cddp_rank_result *r = &v->ranks[i].result;
+        if (r->status != CDDP_OK || r->end != CDDP_RANK_RETURNED) {
+            printf("    rank %zu end %d status %d: %s\n", i, (int)r->end, (int)r->status, r->error.message);
+        }
+    }
+    printf("    exercised:");
+    for (size_t i = 0; i < v->exercise_count; i++) {
+        printf(" %s×%llu", v->exercises[i].check, (unsigned long long)v->exercises[i].count);
+    }
+    printf("\n    marks:");
+    for (size_t i = 0; i < v->mark_count; i++) {
+        printf(" %s×%llu", v->marks[i].name, (unsigned long long)v->marks[i].count);
+    }
+    printf("\n    %llu events, %llu ns\n", (unsigned long long)v->event_count, (unsigned long long)v->time_ns);
+}
+
+static cddp_status run_once(const catalogue *c, const cddp_plan *plan, cddp_verdict **verdict, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_compose *compose = NULL;
+    const cd_compose_options options = {.plan = plan, .registry = c->registry, .level = CDDP_TRACE_DIGEST};
+    CD_TRY_OUT(cd_compose_open(&options, &compose, err));
+    cddp_run_options run = cddp_run_options_default();
+    cd_compose_fill(compose, &run);
+    run.registry = c->registry;
+    CD_TRY_OUT(cddp_run(&run, verdict, err));
+out:
+    cd_compose_close(compose);
+    return status;
+}
+
+static void keep_marks(catalogue *c, const cddp_verdict *v)
+{
+    for (size_t i = 0; i < v->mark_count; i++) {
+        size_t k = 0;
+        while (k < c->mark_count && strcmp(c->marks[k], v->marks[i].name) != 0) {
+            k++;
+        }
+        if (k == c->mark_count && k < MARKS_MAX) {
+            snprintf(c->marks[c->mark_count++], sizeof c->marks[0], "%s", v->marks[i].name);
+        }
+    }
+}
+
+static bool judge_runs(const catalogue *c, const char *path, const cddp_verdict *first, const cddp_verdict *second)
+{
+    const bool same = first->trace_digest == second->trace_digest && first->event_count == second->event_count;
+    const bool good = first->outcome == CDDP_OUTCOME_VERIFIED && same;
+    printf("%s %s: %s%s%s%s\n", good ? "ok  " : "FAIL", path, first->summary, first->reason[0] != '\0' ? " (" : "", first->reason,
+           first->reason[0] != '\0' ? ")" : "");
+    if (!same) {
+        printf("    two runs differ: trace %016llx with %llu events, then %016llx with %llu\n",
+               (unsigned long long)first->trace_digest, (unsigned long long)first->event_count,
+               (unsigned long long)second->trace_digest, (unsigned long long)second->event_count);
+    }
+    if (!good || c->verbose) {
+        print_verdict(first);
+    }
+    return good;
+}
+
+static bool run_scenario(catalogue *c, const char *path)
+{
+    const cd_reader_options reader = {.complain = print_complaint};
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    cddp_verdict *first = NULL, *second = NULL;
+    bool good = false;
+    if (cd_reader_read_file(&reader, path, &plan, &err) != CDDP_OK || run_once(c, plan, &first, &err) != CDDP_OK ||
+        run_once(c, plan, &second, &err) != CDDP_OK) {
+        print_error(path, &err);
+    } else {
+        good = judge_runs(c, path, first, second);
+        keep_marks(c, first);
+    }
+    cddp_verdict_destroy(first);
+    cddp_verdict_destroy(second);
+    cddp_plan_destroy(plan);
+    return good;
+}
+
+static size_t find_missing_marks(const catalogue *c, const char *path)
+{
+    size_t missing = 0;
+    char line[128];
+    FILE *file = fopen(path, "r");
+    if (file == NULL) {
+        fprintf(stderr, "cannot open %s\n", path);
+        return 1;
+    }
+    while (fgets(line, sizeof line, file) != NULL) {
+        line[strcspn(line, "\r\n")] = '\0';
+        bool seen = line[0] == '\0' || line[0] == '#';
+        for (size_t i = 0; i < c->mark_count && !seen; i++) {
+            seen = strcmp(c->marks[i], line) == 0;
+        }
+        if (!seen) {
+            printf("FAIL coverage mark '%s' was reached by no scenario\n", line);
+            missing++;
+        }
+    }
+    fclose(file);
+    return missing;
+}
+
+int main(int argc, char **argv)
+{
+    catalogue c = {0};
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_registry *registry = NULL;
+    const char *marks = NULL;
+    if (cddp_registry_create(NULL, &registry, &err) != CDDP_OK) {
+        print_error("registry", &err);
+        return EXIT_FAILURE;
+    }
+    c.registry = registry;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--verbose") == 0) {
+            c.verbose = true;
+        } else if (strcmp(argv[i], "--marks") == 0 && i + 1 < argc) {
+            marks = argv[++i];
+        } else if (run_scenario(&c, argv[i])) {
+            c.passed++;
+        } else {
+            c.failed++;
+        }
+    }
+    c.failed += marks != NULL ? find_missing_marks(&c, marks) : 0;
+    printf("%zu as expected, %zu not\n", c.passed, c.failed);
+    cddp_registry_destroy(registry);
+    return c.failed == 0 && c.passed > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
