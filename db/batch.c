@@ -24,6 +24,11 @@
 void cd_batch_init(cd_batch *batch, const cddp_allocator *allocator, const int16_t *stored_kinds)
 {
     *batch = (cd_batch){.allocator = allocator, .stored_kinds = stored_kinds};
+    for (uint32_t kind = 0; kind < CDDP_EV_COUNT; kind++) {
+        const cddp_event_info *info = cddp_event_describe(kind);
+        for (uint32_t i = 0; i < info->field_count; i++)
+            if (info->fields[i].type == CDDP_FIELD_f64) batch->real_fields[kind] |= (uint16_t)(1u << i);
+    }
 }
 
 void cd_batch_fini(cd_batch *batch)
@@ -192,19 +197,14 @@ static int batch_eof(sqlite3_vtab_cursor *cursor)
     return ((batch_cursor *)cursor)->at >= ((batch_table *)cursor->pVtab)->batch->count;
 }
 
-static void field_result(sqlite3_context *context, const cddp_event *event, uint32_t position)
+static void field_result(sqlite3_context *context, const cd_batch *batch, const cddp_event *event, uint32_t position)
 {
     if (position >= cd_event_field_counts[event->kind]) return; /* NULL */
     int64_t value = event->as.field[position];
-    if (cddp_event_describe(event->kind)->fields[position].type == CDDP_FIELD_f64) {
-        double number;
-        memcpy(&number, &value, sizeof number);
-        if (number == number) {
-            sqlite3_result_double(context, number);
-            return;
-        }
-    }
-    sqlite3_result_int64(context, value);
+    double number;
+    memcpy(&number, &value, sizeof number);
+    if (((batch->real_fields[event->kind] >> position) & 1) != 0 && number == number) sqlite3_result_double(context, number);
+    else sqlite3_result_int64(context, value);
 }
 
 static int batch_column(sqlite3_vtab_cursor *cursor, sqlite3_context *context, int column)
@@ -225,7 +225,7 @@ static int batch_column(sqlite3_vtab_cursor *cursor, sqlite3_context *context, i
     case COLUMN_TEXT:
         if (batch->text_numbers[at] != 0) sqlite3_result_int64(context, (batch->run << 32) + batch->text_numbers[at]);
         break;
-    default: field_result(context, event, (uint32_t)(column - COLUMN_FIELDS)); break;
+    default: field_result(context, batch, event, (uint32_t)(column - COLUMN_FIELDS)); break;
     }
     return SQLITE_OK;
 }

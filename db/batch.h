@@ -36,6 +36,7 @@ typedef struct cd_batch {
     int64_t first_id;        /* of the first event of the batch */
     int64_t run;
     const int16_t *stored_kinds; /* (CDDP_EV_COUNT) */
+    uint16_t real_fields[CDDP_EV_COUNT]; /* bit per field of type f64 */
 } cd_batch;
 
 void cd_batch_init(cd_batch *batch, const cddp_allocator *allocator, const int16_t *stored_kinds);
