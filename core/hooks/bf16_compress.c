@@ -14,6 +14,7 @@ const cddp_hook cd_hook_bf16_compress = {
     .abi = CDDP_HOOK_ABI,
     .name = "bf16_compress",
     .flags = CDDP_HOOK_LOSSY,
+    .wire_dtype = CDDP_DTYPE_BIT(CDDP_BF16),
     .create = create,
     .destroy = cd_cast_destroy,
     .run = cd_cast_run,

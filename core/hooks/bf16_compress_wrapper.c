@@ -16,6 +16,7 @@ const cddp_hook cd_hook_bf16_compress_wrapper = {
     .abi = CDDP_HOOK_ABI,
     .name = "bf16_compress_wrapper",
     .flags = CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL,
+    .wire_dtype = CDDP_DTYPE_BIT(CDDP_BF16),
     .create = create,
     .destroy = cd_cast_destroy,
     .run = cd_cast_run_wrapped,

@@ -16,6 +16,7 @@ const cddp_hook cd_hook_fp16_compress_wrapper = {
     .abi = CDDP_HOOK_ABI,
     .name = "fp16_compress_wrapper",
     .flags = CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL,
+    .wire_dtype = CDDP_DTYPE_BIT(CDDP_F16),
     .create = create,
     .destroy = cd_cast_destroy,
     .run = cd_cast_run_wrapped,

@@ -39,6 +39,13 @@ static cd_oracle_division declared_division(const cd_trainer *t)
                                                                             : CD_ORACLE_DIVISION_ANY;
 }
 
+/* A cast is bounded by the rounding of its wire (HK-03); other lossy hooks state laws of their own. */
+static bool hook_is_judged_by_its_law(const cd_trainer *t)
+{
+    const uint32_t lawful = CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM;
+    return t->hook != NULL && t->wire == CDDP_DTYPE_COUNT && (t->hook->flags & lawful) != 0;
+}
+
 static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
     if (t->oracle == NULL) {
@@ -46,8 +53,8 @@ static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_err
     }
     cd_trainer_refresh_views(t);
     cd_oracle_reduction reduction = {.step = last->place.step, .micro_step = last->place.micro_step,
-                                     .division = declared_division(t), .wire = CDDP_DTYPE_COUNT,
-                                     .lossy = t->hook != NULL && (t->hook->flags & (CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM)) != 0,
+                                     .division = declared_division(t), .wire = t->wire,
+                                     .lossy = hook_is_judged_by_its_law(t),
                                      .gradients = t->grad_views};
     CD_TRY(declared_divisor(t, last->place.step, &reduction.divisor, err));
     CD_TRY(cd_oracle_judge_gradients(t->oracle, &reduction, t->buffer_views, err));

@@ -109,6 +109,18 @@ out:
     return status;
 }
 
+/* The declared dtype of gradients, where the model has only one. */
+static void tell_gradient_policy(cd_trainer *t)
+{
+    const cd_module *module = cd_trainer_module(t);
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        if (module->parameters[i].tensor.dtype != (cddp_dtype)t->settings.model.dtype) {
+            return;
+        }
+    }
+    CD_EMIT(t->tracer, policy, "model.dtype", .site = 1, .dtype = t->settings.model.dtype);
+}
+
 static cddp_status find_hook(const cd_trainer *t, const char *name, const cddp_hook **hook, cddp_error *err)
 {
     *hook = cddp_registry_find_hook(t->options.registry, name);
@@ -120,6 +132,7 @@ static cddp_status register_hook(cd_trainer *t, cddp_error *err)
     const cddp_plan_hook *planned = &t->settings.hook;
     const cddp_hook *inner = NULL;
     t->hook = NULL;
+    t->wire = CDDP_DTYPE_COUNT;
     if (planned->name == NULL) {
         return CDDP_OK;
     }
@@ -131,6 +144,12 @@ static cddp_status register_hook(cd_trainer *t, cddp_error *err)
         return cd_fail(err, CDDP_E_CONFIG, "hook '%s' is not linear: device symbol cannot express what it does", planned->name);
     }
     CD_TRY(cddp_ddp_register_comm_hook(t->ddp, t->hook, inner, planned->options, err));
+    for (uint32_t dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++) {
+        if (t->hook->wire_dtype == CDDP_DTYPE_BIT(dtype)) {
+            t->wire = (cddp_dtype)dtype;
+            CD_EMIT(t->tracer, policy, t->hook->name, .site = 0, .dtype = dtype);
+        }
+    }
     return CDDP_OK;
 }
 
@@ -215,6 +234,7 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
     CD_TRY(cd_trainer_tell_buffers(t, CD_MOMENT_BEFORE_INIT, err));
     CD_TRY(wrap(t, err));
     CD_TRY(register_hook(t, err));
+    tell_gradient_policy(t);
     CD_TRY(cd_trainer_tell_parameters(t, CD_MOMENT_AFTER_INIT, err));
     CD_TRY(cd_trainer_tell_buffers(t, CD_MOMENT_AFTER_INIT, err));
     return CDDP_OK;

@@ -102,6 +102,8 @@ typedef struct cddp_hook {
     /* (required for STATEFUL hooks) does: everything that a resumed run needs, and nothing of the group. */
     cddp_status (*save)(void *self, const cddp_state_writer *writer, cddp_error *err);
     cddp_status (*load)(void *self, const cddp_state_reader *reader, cddp_error *err);
+    /* CDDP_DTYPE_BIT of the one dtype that all its reductions have, whatever the bucket's; 0: the bucket's own. */
+    uint32_t wire_dtype;
 } cddp_hook;
 
 #ifdef __cplusplus

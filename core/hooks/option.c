@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading "key=value,…" against a table. */
+#include "core/hooks/option.h"
+
+#include "core/base/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Edit distance, capped by the row's length: keys are short. */
+static size_t distance(const char *a, const char *b)
+{
+    size_t row[64], n = strlen(b);
+    if (n >= sizeof row / sizeof row[0] || strlen(a) >= sizeof row / sizeof row[0]) return 99;
+    for (size_t j = 0; j <= n; j++) row[j] = j;
+    for (size_t i = 1; a[i - 1] != '\0'; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t change = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            size_t least = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
+            row[j] = change < least ? change : least;
+        }
+    }
+    return row[n];
+}
+
+static const char *nearest(const cd_option *table, size_t table_count, const char *key)
+{
+    const char *best = NULL;
+    size_t least = 4;
+    for (size_t i = 0; i < table_count; i++) {
+        size_t d = distance(key, table[i].key);
+        if (d >= least || table[i].kind == CD_OPTION_REFUSED) continue;
+        least = d;
+        best = table[i].key;
+    }
+    return best;
+}
+
+static cddp_status set(const char *owner, const cd_option *o, const char *value, void *target, cddp_error *err)
+{
+    char *field = (char *)target + o->offset, *end = NULL;
+    switch (o->kind) {
+    case CD_OPTION_REFUSED:
+        return cd_fail(err, CDDP_E_CONFIG, "%s: %s: %s", owner, o->key, o->why);
+    case CD_OPTION_TEXT:
+        if (strlen(value) >= CD_OPTION_TEXT_BYTES) return cd_fail(err, CDDP_E_CONFIG, "%s: %s is too long", owner, o->key);
+        memcpy(field, value, strlen(value) + 1);
+        return CDDP_OK;
+    case CD_OPTION_FLAG: {
+        bool yes = strcmp(value, "true") == 0 || strcmp(value, "1") == 0;
+        bool no = strcmp(value, "false") == 0 || strcmp(value, "0") == 0;
+        if (!yes && !no) return cd_fail(err, CDDP_E_CONFIG, "%s: %s=%s is neither true nor false", owner, o->key, value);
+        memcpy(field, &yes, sizeof yes);
+        return CDDP_OK;
+    }
+    case CD_OPTION_COUNT:
+    case CD_OPTION_REAL:
+        break;
+    }
+    double real = strtod(value, &end);
+    bool is_number = end != value && *end == '\0' && real == real;
+    bool is_whole = is_number && real >= 0 && real < 9007199254740992.0 && (double)(uint64_t)real == real;
+    if (!is_number || (o->kind == CD_OPTION_COUNT && !is_whole))
+        return cd_fail(err, CDDP_E_CONFIG, "%s: %s=%s is not a %s", owner, o->key, value, o->kind == CD_OPTION_COUNT ? "whole number" : "number");
+    if (real < o->least || real > o->most)
+        return cd_fail(err, CDDP_E_CONFIG, "%s: %s=%s is not between %g and %g", owner, o->key, value, o->least, o->most);
+    uint64_t count = is_whole ? (uint64_t)real : 0;
+    if (o->kind == CD_OPTION_COUNT) memcpy(field, &count, sizeof count);
+    else memcpy(field, &real, sizeof real);
+    return CDDP_OK;
+}
+
+static cddp_status set_pair(const char *owner, const cd_option *table, size_t table_count, char *pair, void *target, cddp_error *err)
+{
+    char *equals = strchr(pair, '=');
+    if (equals == NULL) return cd_fail(err, CDDP_E_CONFIG, "%s: option '%s' is not key=value", owner, pair);
+    *equals = '\0';
+    for (size_t i = 0; i < table_count; i++)
+        if (strcmp(table[i].key, pair) == 0) return set(owner, &table[i], equals + 1, target, err);
+    const char *near = nearest(table, table_count, pair);
+    return cd_fail(err, CDDP_E_CONFIG, "%s: unknown option '%s'%s%s%s", owner, pair, near != NULL ? " (did you mean '" : "",
+                   near != NULL ? near : "", near != NULL ? "'?)" : "");
+}
+
+cddp_status cd_options_read(const char *owner, const cd_option *table, size_t table_count, const char *options, void *target,
+                            cddp_error *err)
+{
+    while (options != NULL && *options != '\0') {
+        char pair[256];
+        size_t length = strcspn(options, ",");
+        if (length >= sizeof pair) return cd_fail(err, CDDP_E_CONFIG, "%s: option '%.40s…' is too long", owner, options);
+        memcpy(pair, options, length);
+        pair[length] = '\0';
+        CD_TRY(set_pair(owner, table, table_count, pair, target, err));
+        options += length + (options[length] == ',');
+    }
+    return CDDP_OK;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The options of a comm hook: "key=value,key=value", read against a table.
+**
+** Errors     an unknown key is refused by name with the nearest known one; so is a value of the wrong kind or
+**            outside its range. Tutorials name options that PyTorch never had: a row may say so.
+*/
+#pragma once
+#include "cddp/status.h"
+
+typedef enum cd_option_kind {
+    CD_OPTION_COUNT,  /* uint64_t */
+    CD_OPTION_REAL,   /* double */
+    CD_OPTION_FLAG,   /* bool: true false 1 0 */
+    CD_OPTION_TEXT,   /* char[CD_OPTION_TEXT_BYTES] */
+    CD_OPTION_REFUSED /* known from elsewhere, without a meaning here: `why` is the answer */
+} cd_option_kind;
+
+#define CD_OPTION_TEXT_BYTES 128
+
+typedef struct cd_option {
+    const char *key;
+    cd_option_kind kind;
+    size_t offset; /* of the field in the caller's struct */
+    double least, most; /* COUNT and REAL */
+    const char *why;    /* REFUSED */
+} cd_option;
+
+/* Reads options into target, which holds the defaults. owner is named in messages ("comm hook powersgd"). */
+cddp_status cd_options_read(const char *owner, const cd_option *table, size_t table_count, const char *options, void *target,
+                            cddp_error *err);
