@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+# Configures the tree as a user might and reads what it says: how backends are switched, and that nothing but the
+# verifier's needs is looked for without the tests. Called with SOURCE, WORK, C, CXX.
+
+# attempt(<name> <expected code: OK or ERROR> "<regex the output must match>" <cmake arguments…>)
+function(attempt name expected pattern)
+  set(build ${WORK}/${name})
+  file(REMOVE_RECURSE ${build})
+  execute_process(COMMAND ${CMAKE_COMMAND} -S ${SOURCE} -B ${build} -DBUILD_TESTING=OFF -DCMAKE_C_COMPILER=${C}
+      -DCMAKE_CXX_COMPILER=${CXX} ${ARGN}
+    RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(code EQUAL 0)
+    set(result OK)
+  else()
+    set(result ERROR)
+  endif()
+  string(REGEX REPLACE "[ \n]+" " " words "${output}") # messages are wrapped
+  if(NOT result STREQUAL expected OR NOT words MATCHES "${pattern}")
+    message(FATAL_ERROR "${name}: expected ${expected} and \"${pattern}\", got ${result}:\n${output}")
+  endif()
+  message(STATUS "${name}: as expected")
+endfunction()
+
+attempt(off OK "backend gloo: off, switched off \\(CDDP_BACKEND_GLOO=OFF\\)" -DCDDP_BACKEND_GLOO=OFF)
+file(READ ${WORK}/off/backends/backend_table.c table)
+if(NOT table MATCHES "\"gloo\", \"[^\"]+\", \"\", \"switched off")
+  message(FATAL_ERROR "the table of backends does not give the reason:\n${table}")
+endif()
+attempt(absent OK "backend gloo: off, Gloo was not found \\(Debian package libgloo-dev\\)" -DCMAKE_DISABLE_FIND_PACKAGE_Gloo=ON)
+attempt(required ERROR "backend gloo was asked for, but Gloo was not found"
+  -DCMAKE_DISABLE_FIND_PACKAGE_Gloo=ON -DCDDP_BACKEND_GLOO=ON)
+attempt(nonsense ERROR "CDDP_BACKEND_GLOO is 'MAYBE'; it must be AUTO, ON or OFF" -DCDDP_BACKEND_GLOO=MAYBE)
+attempt(default OK "backend self: built in" -DCDDP_BACKEND_GLOO=OFF -DCDDP_BACKEND_MPI=OFF)
+file(STRINGS ${WORK}/default/CMakeCache.txt type REGEX "^CMAKE_BUILD_TYPE")
+if(NOT type MATCHES "=Release$")
+  message(FATAL_ERROR "a plain configuration is ${type}, not a release build")
+endif()
