@@ -86,6 +86,7 @@ cddp_status cd_optimizer_state_digest(const cd_optimizer *optimizer, size_t para
 cddp_status cd_optimizer_state_define(cd_optimizer *optimizer, size_t parameter, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_optimizer_save(const cd_optimizer *optimizer, const cddp_state_writer *writer, cddp_error *err)
     CDDP_MUST_CHECK;
-/* Into an optimizer of the same kind over parameters of the same sizes; refuses others, naming what differs. */
+/* Into an optimizer of the same kind over parameters of the same sizes; refuses others, naming what differs. After
+** a failure part of the state may be the loaded one. */
 cddp_status cd_optimizer_load(cd_optimizer *optimizer, const cddp_state_reader *reader, cddp_error *err)
     CDDP_MUST_CHECK;
