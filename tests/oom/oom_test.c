@@ -68,6 +68,47 @@ static cddp_status makes_group(const cddp_allocator *a, void *argument, cddp_err
     return status;
 }
 
+/* A wrapper around two parameters and a buffer, with one of every structure that construction makes. */
+static cddp_status wraps(cddp_group *group, cddp_error *err)
+{
+    float values[10] = {0};
+    const int64_t six = 6, three = 3, one = 1;
+    cddp_grad grads[2] = {{.kind = CDDP_GRAD_UNDEFINED}, {.kind = CDDP_GRAD_UNDEFINED}};
+    const cddp_device *cpu = cddp_device_cpu();
+    const cddp_parameter parameters[] = {
+        {.name = "weight", .tensor = cddp_tensor_of(cpu, values, 0, CDDP_F32, &six, 1), .grad = &grads[0], .requires_grad = true},
+        {.name = "bias", .tensor = cddp_tensor_of(cpu, values, 6, CDDP_F32, &three, 1), .grad = &grads[1], .requires_grad = true},
+    };
+    const cddp_buffer buffers[] = {{.name = "mean", .tensor = cddp_tensor_of(cpu, values, 9, CDDP_F32, &one, 1)}};
+    cddp_ddp_options options = cddp_ddp_options_default();
+    options.parameters = parameters;
+    options.parameter_count = 2;
+    options.buffers = buffers;
+    options.buffer_count = 1;
+    options.group = group;
+    options.find_unused_parameters = true;
+    options.gradient_as_bucket_view = true;
+    cddp_ddp *ddp = NULL;
+    CD_TRY(cddp_ddp_create(&options, &ddp, err));
+    cddp_ddp_destroy(ddp);
+    return CDDP_OK;
+}
+
+static cddp_status makes_ddp(const cddp_allocator *a, void *argument, cddp_error *err)
+{
+    (void)argument;
+    cddp_solo_world *world = NULL;
+    cddp_group *group = NULL;
+    CD_TRY(solo(a, &world, err));
+    cddp_group_options options = {.size = sizeof options, .backend = cddp_backend_self(), .rank = cddp_solo_world_rank(world),
+                                  .spec = {.name = "default", .group_size = 1, .members = members}, .works_max = 8};
+    cddp_status status = cddp_group_create(&options, &group, err);
+    if (status == CDDP_OK) status = wraps(group, err);
+    cddp_group_destroy(group);
+    cddp_solo_world_close(world);
+    return status;
+}
+
 static cddp_status records_events(const cddp_allocator *a, void *argument, cddp_error *err)
 {
     (void)argument;
@@ -93,6 +134,7 @@ TEST(out_of_memory, no_constructor_leaves_anything_behind)
         {"cddp_process_world_open", makes_process_world, 2},
         {"cddp_tracer_create", makes_tracer, 2},
         {"cddp_group_create", makes_group, 5},
+        {"cddp_ddp_create", makes_ddp, 10},
         {"cd_memory_sink", records_events, 6},
     };
     for (size_t i = 0; i < sizeof constructors / sizeof constructors[0]; i++) {
