@@ -70,23 +70,21 @@ static int64_t share_count(const int64_t *counts, int64_t equal, uint32_t member
 
 /* ---- ring ---- */
 
-/* Gloo's segments: at least two per rank, at most 1 MiB each, an equal number in each of the N chunks. */
-typedef struct segments {
-    uint32_t per_chunk;
-    int64_t elements;
-} segments;
-
-static segments gloo_segments(const cd_program *p)
+/* Gloo's segments: at least two per rank, at most 1 MiB each, an equal number in each of the N chunks. The plain ring has
+** one segment per chunk. */
+cd_ring_segments cd_ring_get_segments(const cd_program *program)
 {
+    const cd_program *p = program;
     const uint64_t max_bytes = 1024 * 1024;
     uint64_t n = p->size, esize = p->element_bytes != 0 ? p->element_bytes : 1;
+    if (p->algorithm == CD_ALGORITHM_ring) return (cd_ring_segments){1, (p->numel + (int64_t)n - 1) / (int64_t)n};
     uint64_t total = (uint64_t)p->numel * esize;
     uint64_t segment_max = esize * (max_bytes / esize > 1 ? max_bytes / esize : 1);
     uint64_t count = (total + segment_max - 1) / segment_max;
     if (count < 2 * n) count = 2 * n;
     count = (count + n - 1) / n * n;
     uint64_t bytes = (total + count - 1) / count;
-    return (segments){(uint32_t)(count / n), (int64_t)((bytes + esize - 1) / esize)};
+    return (cd_ring_segments){(uint32_t)(count / n), (int64_t)((bytes + esize - 1) / esize)};
 }
 
 /* Step t of 2(N-1): rank r sends chunk r+1+t to rank r-1 and receives chunk r+2+t from rank r+1, reducing in the first
@@ -94,7 +92,7 @@ static segments gloo_segments(const cd_program *p)
 static bool ring_get(const cd_program *p, uint32_t index, cd_action *action)
 {
     uint32_t n = p->size, steps = 2 * (n - 1);
-    segments s = gloo_segments(p);
+    cd_ring_segments s = cd_ring_get_segments(p);
     bool sends = true;
     uint32_t step = 0, segment = index;
     if (index >= s.per_chunk) {
@@ -362,6 +360,7 @@ static bool allreduce_get(const cd_program *p, uint32_t index, cd_action *action
     cursor c = {index, action};
     switch (p->algorithm) {
     case CD_ALGORITHM_gloo_ring:
+    case CD_ALGORITHM_ring:
         return ring_get(p, index, action);
     case CD_ALGORITHM_halving_doubling:
         return halving_doubling(p, &c);

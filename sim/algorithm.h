@@ -47,5 +47,16 @@ typedef struct cd_program {
     const int64_t *send_counts; /* alltoall */
 } cd_program;
 
+/* How a ring cuts the data: `size` chunks of per_chunk segments each; the last ones may be short or empty. */
+typedef struct cd_ring_segments {
+    uint32_t per_chunk;
+    int64_t elements; /* of a segment */
+} cd_ring_segments;
+cd_ring_segments cd_ring_get_segments(const cd_program *program);
+static inline bool cd_algorithm_is_ring(cd_algorithm algorithm)
+{
+    return algorithm == CD_ALGORITHM_gloo_ring || algorithm == CD_ALGORITHM_ring;
+}
+
 /* The index-th entry; false behind the last. */
 bool cd_program_get(const cd_program *program, uint32_t index, cd_action *action);

@@ -73,7 +73,7 @@ struct cd_member {
     uint32_t slots_max;  /* 0: any number */
     uint32_t active;     /* started, not ended */
     uint64_t timeout_ns;
-    uint64_t free_ns;    /* timed graph: when the group's stream on this rank is free */
+    uint64_t free_ns, port_free_ns; /* timed graph: when the group's stream on this rank and its port are free */
     bool is_joined, is_closed;
 };
 

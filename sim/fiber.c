@@ -30,6 +30,7 @@
 #endif
 
 #if defined(CD_ASAN)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 /* Before a switch to another stack, and after arriving on this one. `fake` keeps ASan's own stack meanwhile. */
 static void before_switch(void **fake, const void *stack, size_t bytes)
@@ -87,6 +88,10 @@ void cd_fiber_fini(cd_fiber *fiber)
 {
 #if defined(CD_TSAN)
     if (fiber->sanitizer != NULL) __tsan_destroy_fiber(fiber->sanitizer);
+#endif
+#if defined(CD_ASAN)
+    /* Frames that never returned leave their marks, and the memory will be something else. */
+    __asan_unpoison_memory_region(fiber->stack, fiber->stack_bytes);
 #endif
     fiber->sanitizer = NULL;
     fiber->context = NULL;

@@ -2,12 +2,12 @@
 /* When every part of a collective ends, from the static graph of its program: no event queue, no contention between
 ** operations. The same costs as in transport.c, so both agree to the nanosecond where nothing is shared.
 **
-** Any program can be timed by walking it (time_program). A ring is timed as a recurrence over whole rows of ranks, which a
-** compiler turns into vector instructions: times are doubles there, exact because they stay below 2^53 ns.
+** Any program can be timed by walking it (time_program); a ring is timed as a recurrence over rows of ranks (ring_time.c).
 */
 #include "core/base/assert.h"
 #include "core/base/hash.h"
 #include "sim/cluster.h"
+#include "sim/ring_time.h"
 
 #include <string.h>
 
@@ -75,7 +75,31 @@ static void time_program(walk *w)
     CD_ASSERT(waiting == 0 || w->sim->out_of_memory);
 }
 
-/* A part starts when it was posted and its member's previous operation has ended; so does its port. */
+/* True when the collective is a ring that ring_time.c can time. */
+static bool time_ring(walk *w)
+{
+    cd_coll *coll = w->coll;
+    cd_program *p = &coll->parts[0].program;
+    if (p->op != CDDP_OP_ALLREDUCE || !cd_algorithm_is_ring(p->algorithm) || p->size < 2 || w->sim->host->network.config.jitter_ns != 0) return false;
+    size_t scratch = cd_ring_time_scratch(p), bytes = (scratch + 2 * coll->size) * sizeof(double);
+    double *memory = cd_memory_allocate(&w->sim->memory, bytes);
+    if (memory == NULL) return false;
+    double *port = memory + coll->size;
+    for (uint32_t i = 0; i < coll->size; i++) {
+        memory[i] = (double)coll->parts[i].time_ns;
+        port[i] = (double)w->port_free[i];
+    }
+    cd_ring_time ring = {&w->sim->host->network, *p, coll->comm->ranks, memory, port, port + coll->size};
+    cd_ring_time_run(&ring);
+    for (uint32_t i = 0; i < coll->size; i++) {
+        coll->parts[i].time_ns = (uint64_t)memory[i];
+        w->port_free[i] = (uint64_t)port[i];
+    }
+    cd_memory_release(&w->sim->memory, memory, bytes);
+    return true;
+}
+
+/* A part starts when it was posted and its member's previous operation has ended; its port may be busy longer. */
 void cd_coll_time(cd_coll *coll)
 {
     cd_sim *sim = coll->comm->sim;
@@ -89,12 +113,13 @@ void cd_coll_time(cd_coll *coll)
         cd_part *p = &coll->parts[i];
         cd_part_describe_program(p);
         if (!coll->is_pair && p->member->free_ns > p->time_ns) p->time_ns = p->member->free_ns;
-        w.port_free[i] = p->time_ns;
+        w.port_free[i] = p->member->port_free_ns > p->time_ns ? p->member->port_free_ns : p->time_ns;
     }
-    time_program(&w);
+    if (!time_ring(&w)) time_program(&w);
     for (uint32_t i = 0; i < coll->size; i++) {
         cd_part *p = &coll->parts[i];
         if (!coll->is_pair) p->member->free_ns = p->time_ns;
+        p->member->port_free_ns = w.port_free[i];
         p->action = 0;
     }
     cd_memory_release(&sim->memory, w.port_free, bytes);

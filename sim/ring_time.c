@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A ring as a recurrence over rows of ranks. In position (step t, segment j) of every rank's program:
+**
+**     time[r] = max(time[r], arrival[r])              the segment from rank r+1 is here
+**     port[r] = max(port[r], time[r]) + cost[r]       and is passed on to rank r-1
+**     arrival'[r-1] = port[r] + latency[r]
+**
+** which is a loop without dependences between ranks. Cost depends on the chunk, and rank r handles chunk r+2+t, so the
+** row of costs is one array per link class, read from a place that moves by one each step. Segments behind the end of
+** the data have mask 0: they arrive at time 0, which changes nothing.
+**
+** Times are doubles because the instruction set has their maximum; every value is a whole number below 2^53, so sums
+** are exact and the result does not depend on how the loop is compiled.
+*/
+#include "sim/ring_time.h"
+
+#include <string.h>
+
+typedef struct row {
+    double *restrict time;
+    double *restrict port;
+    const double *restrict arrival;
+    double *restrict passed; /* arrival at the next rank, shifted by the caller */
+    const double *restrict cost;
+    const double *restrict mask;
+    const double *restrict latency;
+} row;
+
+static inline double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static void step_row(row x, size_t n)
+{
+    for (size_t r = 0; r < n; r++) {
+        double time = later(x.time[r], x.arrival[r]);
+        double port = later(x.port[r], time) + x.cost[r];
+        x.time[r] = time;
+        x.port[r] = port;
+        x.passed[r] = (port + x.latency[r]) * x.mask[r];
+    }
+}
+
+/* As step_row, where links differ from rank to rank: x.cost is for links inside a node, far for those between. */
+static void step_mixed(row x, const double *restrict far, const double *restrict is_far, size_t n)
+{
+    for (size_t r = 0; r < n; r++) {
+        double time = later(x.time[r], x.arrival[r]);
+        double port = later(x.port[r], time) + x.cost[r] + (far[r] - x.cost[r]) * is_far[r];
+        x.time[r] = time;
+        x.port[r] = port;
+        x.passed[r] = (port + x.latency[r]) * x.mask[r];
+    }
+}
+
+typedef struct tables {
+    cd_ring_segments segments;
+    size_t n;
+    double *latency, *is_far; /* (n) */
+    double *arrival;                 /* (segments, n + 1): behind each row one place for the wrap-around */
+    double *spare;                   /* (n + 1) */
+    double *near_cost, *far_cost, *mask; /* (segments, 2n): by chunk, twice in a row */
+    bool has_near, has_far;
+} tables;
+
+size_t cd_ring_time_scratch(const cd_program *program)
+{
+    size_t n = program->size, s = cd_ring_get_segments(program).per_chunk;
+    return 2 * n + (s + 1) * (n + 1) + 3 * s * 2 * n;
+}
+
+static void fill_costs(const cd_ring_time *ring, tables *t)
+{
+    const cd_program *p = &ring->program;
+    for (size_t j = 0; j < t->segments.per_chunk; j++)
+        for (size_t chunk = 0; chunk < t->n; chunk++) {
+            int64_t begin = ((int64_t)chunk * t->segments.per_chunk + (int64_t)j) * t->segments.elements;
+            int64_t count = p->numel - begin < t->segments.elements ? p->numel - begin : t->segments.elements;
+            bool exists = count > 0;
+            uint64_t bytes = exists ? (uint64_t)count * p->element_bytes : 0;
+            const cd_network_config *c = &ring->network->config;
+            double near = exists ? (double)(c->intra.overhead_ns + cd_link_busy_ns(&c->intra, bytes)) : 0;
+            double far = exists ? (double)(c->inter.overhead_ns + cd_link_busy_ns(&c->inter, bytes)) : 0;
+            size_t at = j * 2 * t->n + chunk;
+            t->near_cost[at] = t->near_cost[at + t->n] = near;
+            t->far_cost[at] = t->far_cost[at + t->n] = far;
+            t->mask[at] = t->mask[at + t->n] = exists ? 1 : 0;
+        }
+}
+
+static tables make_tables(const cd_ring_time *ring)
+{
+    tables t = {.segments = cd_ring_get_segments(&ring->program), .n = ring->program.size};
+    size_t n = t.n, s = t.segments.per_chunk;
+    double *at = ring->scratch;
+    t.latency = at;
+    t.is_far = at += n;
+    t.arrival = at += n;
+    t.spare = at += s * (n + 1);
+    t.near_cost = at += n + 1;
+    t.far_cost = at += s * 2 * n;
+    t.mask = at += s * 2 * n;
+    for (size_t r = 0; r < n; r++) {
+        uint32_t from = ring->ranks[r], to = ring->ranks[(r + n - 1) % n];
+        bool far = cd_network_link(ring->network, from, to) == &ring->network->config.inter;
+        t.is_far[r] = far;
+        t.has_far |= far;
+        t.has_near |= !far;
+        t.latency[r] = (double)cd_network_link(ring->network, from, to)->latency_ns;
+    }
+    fill_costs(ring, &t);
+    return t;
+}
+
+/* Position `step` of segment j in every program: receive (unless before the first) and pass on chunk r + first. */
+static void run_row(const cd_ring_time *ring, tables *t, size_t j, size_t first, const double *arrival)
+{
+    size_t at = j * 2 * t->n + first;
+    row x = {ring->time, ring->port, arrival, t->spare, t->near_cost + at, t->mask + at, t->latency};
+    if (!t->has_near) x.cost = t->far_cost + at;
+    if (t->has_near && t->has_far) step_mixed(x, t->far_cost + at, t->is_far, t->n);
+    else step_row(x, t->n);
+    /* What rank r passed on arrives at rank r-1. */
+    double *next = t->arrival + j * (t->n + 1);
+    memcpy(next, t->spare + 1, (t->n - 1) * sizeof *next);
+    next[t->n - 1] = t->spare[0];
+}
+
+void cd_ring_time_run(const cd_ring_time *ring)
+{
+    tables t = make_tables(ring);
+    size_t n = t.n, steps = 2 * (n - 1), segments = t.segments.per_chunk;
+    memset(t.arrival, 0, segments * (n + 1) * sizeof *t.arrival);
+    for (size_t j = 0; j < segments; j++) run_row(ring, &t, j, 1, t.arrival + j * (n + 1));
+    for (size_t step = 0; step + 1 < steps; step++)
+        for (size_t j = 0; j < segments; j++) run_row(ring, &t, j, (2 + step) % n, t.arrival + j * (n + 1));
+    for (size_t j = 0; j < segments; j++)
+        for (size_t r = 0; r < n; r++) ring->time[r] = later(ring->time[r], t.arrival[j * (n + 1) + r]);
+}
