@@ -48,7 +48,6 @@ static void assert_same_event(const cddp_event *a, const cddp_event *b)
 
 TEST(store, every_kind_of_event_comes_back_bit_for_bit_in_recorded_order)
 {
-    (void)state;
     fixture f;
     cd_memory_sink memory;
     fixture_open(&f);
@@ -68,7 +67,6 @@ TEST(store, every_kind_of_event_comes_back_bit_for_bit_in_recorded_order)
 
 TEST(store, merged_order_is_by_time_then_rank_then_sequence)
 {
-    (void)state;
     fixture f;
     cd_memory_sink memory;
     fixture_open(&f);
@@ -86,7 +84,6 @@ TEST(store, merged_order_is_by_time_then_rank_then_sequence)
 
 TEST(store, numbers_that_sqlite_treats_specially_survive)
 {
-    (void)state;
     static const struct {
         const char *name;
         double value;
@@ -144,7 +141,6 @@ static cddp_status check_run(void *context, const cddp_stored_run *run, cddp_err
 
 TEST(store, an_existing_file_is_appended_to_and_older_runs_keep_their_events)
 {
-    (void)state;
     fixture f;
     cddp_error err = CDDP_ERROR_INIT;
     cddp_store *store = NULL;
@@ -192,7 +188,6 @@ static cddp_status check_exercised(void *context, const char *check, const char 
 
 TEST(store, findings_and_exercised_invariants_come_back)
 {
-    (void)state;
     fixture f;
     cddp_error err = CDDP_ERROR_INIT;
     cddp_store *store = NULL;
@@ -226,7 +221,6 @@ TEST(store, findings_and_exercised_invariants_come_back)
 
 TEST(store, one_tidy_file_remains)
 {
-    (void)state;
     fixture f;
     fixture_open(&f);
     write_run(f.path, 2, 2, 100);
@@ -236,7 +230,6 @@ TEST(store, one_tidy_file_remains)
 
 TEST(store, a_finished_iteration_can_be_read_while_the_run_goes_on)
 {
-    (void)state;
     fixture f;
     cddp_error err = CDDP_ERROR_INIT;
     cddp_store *store = NULL;
@@ -263,7 +256,6 @@ TEST(store, a_finished_iteration_can_be_read_while_the_run_goes_on)
 
 TEST(store, shards_merge_into_one_order_whatever_the_order_of_the_paths)
 {
-    (void)state;
     fixture f;
     cddp_error err = CDDP_ERROR_INIT;
     char shards[3][96];
@@ -310,7 +302,6 @@ TEST(store, shards_merge_into_one_order_whatever_the_order_of_the_paths)
 
 TEST(store, a_run_is_copied_whole)
 {
-    (void)state;
     fixture f;
     char other[96];
     cddp_error err = CDDP_ERROR_INIT;
@@ -342,7 +333,6 @@ TEST(store, a_run_is_copied_whole)
 
 TEST(store, more_different_texts_than_are_remembered_are_all_kept)
 {
-    (void)state;
     fixture f;
     cddp_error err = CDDP_ERROR_INIT;
     cddp_store *store = NULL;
@@ -400,7 +390,6 @@ static cddp_status write_with(const cddp_allocator *allocator, void *argument, c
 
 TEST(store, a_failed_allocation_is_told_and_leaves_nothing_behind)
 {
-    (void)state;
     fixture f;
     fixture_open(&f);
     assert_true(cd_test_oom_loop(write_with, &(oom_argument){f.path}) > 5);

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is not a store, or is a bad one, gets one clear sentence and is left as it was. */
+#define _POSIX_C_SOURCE 200809L
+#include "tests/unit/db/fixture.h"
+
+#include "core/base/hash.h"
+#include "core/base/prng.h"
+#include "core/trace/sink.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+static void write_bytes(const char *path, const void *bytes, size_t count)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, count, file), count);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Returns owned bytes. */
+static unsigned char *read_bytes(const char *path, size_t *count)
+{
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    *count = (size_t)info.st_size;
+    unsigned char *bytes = malloc(*count + 1);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(bytes);
+    assert_non_null(file);
+    assert_int_equal(fread(bytes, 1, *count, file), *count);
+    fclose(file);
+    return bytes;
+}
+
+static uint64_t file_hash(const char *path)
+{
+    size_t count = 0;
+    unsigned char *bytes = read_bytes(path, &count);
+    uint64_t hash = cd_hash64(bytes, count, 0);
+    free(bytes);
+    return hash;
+}
+
+static void make_store(const char *path)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_store *store = NULL;
+    int64_t run = 0;
+    cddp_run_provenance provenance = fixture_provenance(2);
+    cddp_run_outcome outcome = fixture_outcome();
+    assert_ok(cddp_store_open(path, CDDP_STORE_APPEND, NULL, &store, &err), &err);
+    assert_ok(cddp_store_run_begin(store, &provenance, &run, &err), &err);
+    fixture_steps(store, 2, 2, 80);
+    assert_ok(cddp_store_run_end(store, &outcome, &err), &err);
+    cddp_store_close(store);
+}
+
+static void run_sql(const char *path, const char *text)
+{
+    sqlite3 *db = NULL;
+    char *message = NULL;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    sqlite3_exec(db, text, NULL, NULL, &message);
+    if (message != NULL) print_error("%s: %s\n", text, message);
+    assert_null(message);
+    sqlite3_close(db);
+}
+
+/* Both ways of opening refuse with these words, and the file is the same afterwards. */
+static void assert_refused(const char *path, cddp_status status, const char *words)
+{
+    uint64_t before = file_hash(path);
+    for (int mode = CDDP_STORE_READ; mode <= CDDP_STORE_APPEND; mode++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_store *store = NULL;
+        assert_fails(cddp_store_open(path, (cddp_store_mode)mode, NULL, &store, &err), status, &err, words);
+        assert_non_null(strstr(err.message, path)); /* it names the file … */
+        assert_null(strchr(err.message, '\n'));     /* … in one sentence */
+        assert_null(store);
+    }
+    assert_int_equal(file_hash(path), before);
+}
+
+TEST(refusal, a_text_file_is_not_a_store)
+{
+    fixture f;
+    fixture_open(&f);
+    write_bytes(f.path, "title = \"a scenario, not a store\"\n", 34);
+    assert_refused(f.path, CDDP_E_CORRUPT, "no SQLite file");
+    fixture_close(&f);
+}
+
+TEST(refusal, the_database_of_another_application_is_named_as_such)
+{
+    fixture f;
+    fixture_open(&f);
+    run_sql(f.path, "PRAGMA application_id = 77; CREATE TABLE run (id INTEGER PRIMARY KEY)");
+    assert_refused(f.path, CDDP_E_CORRUPT, "of another application (id 0x0000004d");
+    fixture_close(&f);
+}
+
+TEST(refusal, a_newer_version_is_not_guessed_at)
+{
+    fixture f;
+    fixture_open(&f);
+    make_store(f.path);
+    run_sql(f.path, "PRAGMA user_version = 8");
+    assert_refused(f.path, CDDP_E_UNSUPPORTED, "store version 8; this program reads versions 1 to 1");
+    fixture_close(&f);
+}
+
+TEST(refusal, hostile_schemas)
+{
+    static const struct {
+        const char *name, *sql, *words;
+        cddp_status status;
+    } cases[] = {
+        {"trigger", "CREATE TRIGGER boom AFTER INSERT ON run BEGIN DELETE FROM event; END", "contains a trigger ('boom')", CDDP_E_CORRUPT},
+        {"missing table", "DROP TABLE metric", "has no table 'metric'", CDDP_E_CORRUPT},
+        {"a view in place of a table", "DROP TABLE metric; CREATE VIEW metric AS SELECT 1 AS run, 2 AS name, 3 AS value",
+         "has no table 'metric'", CDDP_E_CORRUPT},
+        {"a computed column", "DROP TABLE metric; CREATE TABLE metric (run INTEGER, name TEXT, value REAL AS (zeroblob(100000000)))",
+         "its table 'metric' is not the one", CDDP_E_CORRUPT},
+        {"a virtual table", "DROP TABLE text; CREATE VIRTUAL TABLE text USING fts5(value)", "its table 'text' is not the one",
+         CDDP_E_CORRUPT},
+        {"kinds beyond the map", "INSERT INTO kind VALUES (100000, 'evil', '')", "numbers an event kind 100000", CDDP_E_CORRUPT},
+        {"fields of another version", "UPDATE field SET name = 'other' WHERE kind = 0 AND position = 0",
+         "written by another version of cddp: its event 'run_begin'", CDDP_E_UNSUPPORTED},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        fixture f;
+        cd_test_row("%s", cases[i].name);
+        fixture_open(&f);
+        make_store(f.path);
+        run_sql(f.path, cases[i].sql);
+        assert_refused(f.path, cases[i].status, cases[i].words);
+        fixture_close(&f);
+    }
+}
+
+static void ignore_event(void *self, const cddp_event *event)
+{
+    (void)event;
+    ++*(uint64_t *)self;
+}
+
+/* Opens and reads everything; whatever happens must be success or one of our sentences, never a crash. */
+static cddp_status read_everything(const char *path, cddp_error *err)
+{
+    cddp_store *store = NULL;
+    uint64_t count = 0;
+    int64_t run = 0;
+    cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, &count, ignore_event, NULL};
+    cddp_status status = cddp_store_open(path, CDDP_STORE_READ, NULL, &store, err);
+    if (status == CDDP_OK) status = cddp_store_last_run(store, &run, err);
+    if (status == CDDP_OK) status = cddp_store_each_event(store, run, CDDP_STORE_RECORDED, &sink, err);
+    if (status == CDDP_OK) status = cddp_store_each_event(store, run, CDDP_STORE_MERGED, &sink, err);
+    cddp_store_close(store);
+    return status;
+}
+
+TEST(refusal, rows_that_cannot_be_are_named)
+{
+    static const struct {
+        const char *name, *sql, *words;
+    } cases[] = {
+        {"unknown kind", "UPDATE event SET kind = 900", "is of kind 900, which this version does not know"},
+        {"negative kind", "UPDATE event SET kind = -5", "is of kind -5"},
+        {"huge rank", "UPDATE event SET rank = 99999999999", "has rank 99999999999"},
+        {"negative step", "UPDATE event SET step = -1", "step -1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        fixture f;
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_test_row("%s", cases[i].name);
+        fixture_open(&f);
+        make_store(f.path);
+        run_sql(f.path, cases[i].sql);
+        assert_true(read_everything(f.path, &err) != CDDP_OK);
+        assert_non_null(strstr(err.message, cases[i].words));
+        fixture_close(&f);
+    }
+}
+
+TEST(refusal, every_truncation_gets_a_sentence)
+{
+    fixture f;
+    size_t count = 0;
+    fixture_open(&f);
+    make_store(f.path);
+    unsigned char *bytes = read_bytes(f.path, &count);
+    for (size_t keep = 1; keep < count; keep += keep < 200 ? 33 : count / 23) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_test_row("%zu of %zu bytes", keep, count);
+        write_bytes(f.path, bytes, keep);
+        assert_true(read_everything(f.path, &err) != CDDP_OK);
+        assert_true(err.message[0] != '\0');
+        assert_null(strchr(err.message, '\n'));
+    }
+    free(bytes);
+    fixture_close(&f);
+}
+
+TEST(refusal, flipped_bytes_never_crash_the_reader)
+{
+    fixture f;
+    size_t count = 0;
+    fixture_open(&f);
+    make_store(f.path);
+    unsigned char *bytes = read_bytes(f.path, &count);
+    cd_prng prng = cd_prng_seed(cd_test_seed());
+    for (int turn = 0; turn < 150; turn++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        unsigned char *copy = malloc(count);
+        assert_non_null(copy);
+        memcpy(copy, bytes, count);
+        for (int i = 0; i < 8; i++) copy[cd_prng_below(&prng, count)] ^= (unsigned char)(1 + cd_prng_below(&prng, 255));
+        cd_test_row("turn %d", turn);
+        write_bytes(f.path, copy, count);
+        free(copy);
+        if (read_everything(f.path, &err) != CDDP_OK) assert_true(err.message[0] != '\0');
+    }
+    free(bytes);
+    fixture_close(&f);
+}
+
+TEST(refusal, what_cannot_be_opened_says_why)
+{
+    fixture f;
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_store *store = NULL;
+    char path[160];
+    fixture_open(&f);
+    assert_fails(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), CDDP_E_IO, &err, "there is no store");
+    assert_fails(cddp_store_open(f.folder, CDDP_STORE_READ, NULL, &store, &err), CDDP_E_IO, &err, "Is a directory");
+    assert_fails(cddp_store_open("", CDDP_STORE_APPEND, NULL, &store, &err), CDDP_E_ARG, &err, "needs a file name");
+    snprintf(path, sizeof path, "%s/no/such/folder.db", f.folder);
+    assert_fails(cddp_store_open(path, CDDP_STORE_APPEND, NULL, &store, &err), CDDP_E_IO, &err, "No such file or directory");
+    fixture_close(&f);
+}
+
+TEST(refusal, a_store_of_no_runs_says_so)
+{
+    fixture f;
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_store *store = NULL;
+    int64_t run = 0;
+    fixture_open(&f);
+    assert_ok(cddp_store_open(f.path, CDDP_STORE_APPEND, NULL, &store, &err), &err);
+    cddp_store_close(store);
+    assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
+    assert_fails(cddp_store_last_run(store, &run, &err), CDDP_E_ARG, &err, "has no runs");
+    assert_fails(cddp_store_run_begin(store, &(cddp_run_provenance){.world_size = 1}, &run, &err), CDDP_E_STATE, &err, "opened for reading");
+    cddp_store_close(store);
+    fixture_close(&f);
+}
+
+TEST(refusal, kinds_that_a_file_lacks_are_added_when_a_run_is_appended)
+{
+    fixture f;
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_memory_sink memory;
+    cddp_store *store = NULL;
+    fixture_open(&f);
+    assert_ok(cddp_store_open(f.path, CDDP_STORE_APPEND, NULL, &store, &err), &err);
+    cddp_store_close(store);
+    /* As an older version would have written it: no kind 3, and kind 5 with a field less. */
+    run_sql(f.path, "DELETE FROM kind WHERE id = 3; DELETE FROM field WHERE kind = 3; "
+                    "DELETE FROM field WHERE kind = 5 AND position = (SELECT max(position) FROM field WHERE kind = 5)");
+    make_store(f.path);
+    cd_memory_sink_init(&memory, NULL);
+    assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
+    assert_ok(cddp_store_each_event(store, 1, CDDP_STORE_RECORDED, &memory.sink, &err), &err);
+    cddp_store_close(store);
+    for (size_t i = 0; i < memory.count; i++) {
+        cddp_event wanted = fixture_event(memory.events[i].rank, memory.events[i].step, memory.events[i].sequence);
+        assert_int_equal(memory.events[i].kind, wanted.kind);
+        assert_memory_equal(memory.events[i].as.field, wanted.as.field, sizeof wanted.as.field);
+    }
+    cd_memory_sink_fini(&memory);
+    fixture_close(&f);
+}
+
+/* ---- a disk that is full ---- */
+
+/* In a child: files may not grow beyond 600 KiB, so that writes fail as on a full disk. */
+static int fill_disk(const char *path)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_store *store = NULL;
+    int64_t run = 0;
+    struct rlimit limit = {600 * 1024, 600 * 1024};
+    cddp_run_provenance provenance = fixture_provenance(1);
+    cddp_run_outcome outcome = fixture_outcome();
+    signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 10;
+    if (cddp_store_open(path, CDDP_STORE_APPEND, NULL, &store, &err) != CDDP_OK) return 11;
+    if (cddp_store_run_begin(store, &provenance, &run, &err) != CDDP_OK) return 12;
+    const cddp_trace_sink *sink = cddp_store_sink(store);
+    cddp_status status = CDDP_OK;
+    for (uint32_t step = 0; step < 400 && status == CDDP_OK; step++) {
+        for (uint32_t i = 0; i < 100; i++) {
+            cddp_event event = fixture_event(0, step, step * 100 + i);
+            sink->event(sink->self, &event);
+        }
+        status = sink->flush(sink->self, &err);
+    }
+    if (status != CDDP_E_IO || strstr(err.message, "what was committed before is kept") == NULL) return 13;
+    if (cddp_store_run_end(store, &outcome, &err) == CDDP_OK) return 14; /* and it stays failed */
+    cddp_store_close(store);
+    return 0;
+}
+
+static cddp_status expect_incomplete(void *context, const cddp_stored_run *run, cddp_error *err)
+{
+    (void)err;
+    assert_false(run->complete);
+    *(uint64_t *)context = run->event_count;
+    return CDDP_OK;
+}
+
+TEST(refusal, a_full_disk_is_told_and_what_was_committed_stays)
+{
+    fixture f;
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_store *store = NULL;
+    uint64_t count = 0;
+    int status = 0;
+    fixture_open(&f);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) _exit(fill_disk(f.path));
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
+    assert_ok(cddp_store_each_run(store, 1, expect_incomplete, &count, &err), &err);
+    assert_true(count > 100);
+    assert_int_equal(count % 100, 0); /* whole iterations */
+    cddp_store_close(store);
+    fixture_close(&f);
+}
+
+TEST_MAIN(ROW(refusal, a_text_file_is_not_a_store), ROW(refusal, the_database_of_another_application_is_named_as_such),
+          ROW(refusal, a_newer_version_is_not_guessed_at), ROW(refusal, hostile_schemas), ROW(refusal, rows_that_cannot_be_are_named),
+          ROW(refusal, every_truncation_gets_a_sentence), ROW(refusal, flipped_bytes_never_crash_the_reader),
+          ROW(refusal, what_cannot_be_opened_says_why), ROW(refusal, a_store_of_no_runs_says_so),
+          ROW(refusal, kinds_that_a_file_lacks_are_added_when_a_run_is_appended),
+          ROW(refusal, a_full_disk_is_told_and_what_was_committed_stays))
