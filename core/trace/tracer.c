@@ -65,3 +65,14 @@ int64_t cd_tracer_digest(const struct cddp_tracer *tracer, const cddp_tensor *te
     if (tensor->device->digest(tensor, &digest, NULL) != CDDP_OK) return 0;
     return (int64_t)digest;
 }
+
+void cddp_tracer_mark(cddp_tracer *tracer, const char *name, int64_t value)
+{
+    CD_EMIT(tracer, mark, name, .value = value);
+}
+
+void cddp_tracer_law(cddp_tracer *tracer, const cddp_law *law)
+{
+    CD_EMIT(tracer, hook_law, law->name, .bucket = law->bucket, .left = cd_f64_bits(law->left),
+            .right = cd_f64_bits(law->right), .bound = cd_f64_bits(law->bound));
+}

@@ -97,6 +97,15 @@ CDDP_API cddp_status cddp_tracer_create(cddp_rank *rank, const cddp_trace_sink *
 CDDP_API void cddp_tracer_destroy(cddp_tracer *tracer); /* accepts NULL */
 CDDP_API void cddp_tracer_set_step(cddp_tracer *tracer, uint32_t step, uint32_t micro_step);
 CDDP_API cddp_status cddp_tracer_flush(cddp_tracer *tracer, cddp_error *err);
+/* For hooks and plugins: a coverage mark ("something worth covering happened"), and one side and the other of
+** a law that the hook promises to keep. A NULL tracer is silent. Texts are borrowed during the call. */
+CDDP_API void cddp_tracer_mark(cddp_tracer *tracer, const char *name, int64_t value);
+typedef struct cddp_law {
+    const char *name;
+    int64_t bucket; /* -1: none */
+    double left, right, bound; /* |left - right| <= bound */
+} cddp_law;
+CDDP_API void cddp_tracer_law(cddp_tracer *tracer, const cddp_law *law);
 
 #ifdef __cplusplus
 }

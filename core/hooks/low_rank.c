@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* PowerSGD, stage by stage. Per bucket in the compressed phase (PSG-06):
+**
+**   run      corrected = gradient + error; error = corrected          → all-reduce of the uncompressed vector
+**            P = M·Q
+**   stage_p  uncompressed ÷ W, back into the bucket                   → all-reduce of P (never divided)
+**   stage_q  orthogonalise P; Q = Mᵀ·P                                → all-reduce of Q
+**   stage_m  Q ÷ W; M = P·Qᵀ; error -= M
+**
+** Three chained collectives, issued even when empty, so that all ranks issue the same. In the vanilla phase a
+** bucket is pre-divided and summed, exactly the allreduce hook.
+**
+** Invariants:
+**   L1  a slot's error is what its gradient still owes: Σ outputs = Σ inputs - error, per parameter (PSG-11);
+**   L2  Q of a slot has the columns of its matrix and the rank it was made for, or is not there;
+**   L3  the iteration grows by one per backward, on its last bucket (PSG-03).
+**
+** Deviations from PyTorch, on purpose: a zero column stays zero instead of becoming NaN (PSG-08); Gram-Schmidt
+** in f64 for every rank and dtype; the padding of the batched form carries no error of its own.
+*/
+#include "core/hooks/low_rank.h"
+
+#include "cddp/device.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/base/prng.h"
+#include "core/hooks/hook.h"
+#include "core/hooks/low_rank_parts.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NO_SUCH "PyTorch has no such option"
+
+static const cd_option option_table[] = {
+    {"matrix_approximation_rank", CD_OPTION_COUNT, offsetof(cd_low_rank_settings, rank), 1, 4096, NULL},
+    {"start_powerSGD_iter", CD_OPTION_COUNT, offsetof(cd_low_rank_settings, start), 0, 1e15, NULL},
+    {"min_compression_rate", CD_OPTION_REAL, offsetof(cd_low_rank_settings, min_rate), 0, 1e9, NULL},
+    {"use_error_feedback", CD_OPTION_FLAG, offsetof(cd_low_rank_settings, error_feedback), 0, 0, NULL},
+    {"error_feedback", CD_OPTION_FLAG, offsetof(cd_low_rank_settings, error_feedback), 0, 0, NULL},
+    {"warm_start", CD_OPTION_FLAG, offsetof(cd_low_rank_settings, warm_start), 0, 0, NULL},
+    {"orthogonalization_epsilon", CD_OPTION_REAL, offsetof(cd_low_rank_settings, epsilon), 0, 1, NULL},
+    {"random_seed", CD_OPTION_COUNT, offsetof(cd_low_rank_settings, seed), 0, 9e15, NULL},
+    {"compression_stats_logging_frequency", CD_OPTION_COUNT, offsetof(cd_low_rank_settings, stats_every), 1, 1e15, NULL},
+    {"batch_tensors_with_same_shape", CD_OPTION_FLAG, offsetof(cd_low_rank_settings, batch_same_shape), 0, 0, NULL},
+    {"feedback_every_n_iters", CD_OPTION_COUNT, offsetof(cd_low_rank_settings, feedback_every), 1, 1e9, NULL},
+    {"bytes_per_weight", CD_OPTION_REAL, offsetof(cd_low_rank_settings, bytes_per_weight), 0.125, 64, NULL},
+    {"rank_schedule", CD_OPTION_TEXT, offsetof(cd_low_rank_settings, schedule), 0, 0, NULL},
+    {"comm_device", CD_OPTION_TEXT, offsetof(cd_low_rank_settings, comm_device), 0, 0, NULL},
+    {"update_state", CD_OPTION_REFUSED, 0, 0, 0, NO_SUCH "; the state is updated on every backward"},
+    {"warm_up_beta_factor", CD_OPTION_REFUSED, 0, 0, 0, NO_SUCH "; start_powerSGD_iter says when compression begins"},
+    {"lr_scheduler", CD_OPTION_REFUSED, 0, 0, 0, NO_SUCH "; a hook has no learning rate, the optimizer has"},
+};
+
+/* "0:1/100:2/500:4": from iteration 100 on rank 2, and so on. Iterations grow. */
+static cddp_status schedule_parse(cd_low_rank *s, cddp_error *err)
+{
+    uint64_t last = 0;
+    for (const char *at = s->settings.schedule; *at != '\0';) {
+        char *end = NULL;
+        unsigned long long from = strtoull(at, &end, 10), rank = 0;
+        bool ok = end != at && *end == ':';
+        if (ok) {
+            at = end + 1;
+            rank = strtoull(at, &end, 10);
+            ok = end != at && (*end == '/' || *end == '\0') && rank >= 1 && rank <= 4096;
+        }
+        if (!ok || (s->step_count > 0 && from <= last) || s->step_count == CD_LOW_RANK_STEPS_MAX)
+            return cd_fail(err, CDDP_E_CONFIG, "%s: rank_schedule=%s is not iteration:rank/iteration:rank… with growing iterations",
+                           s->name, s->settings.schedule);
+        s->steps[s->step_count++] = (cd_low_rank_step){from, rank};
+        last = from;
+        at = *end == '/' ? end + 1 : end;
+    }
+    return CDDP_OK;
+}
+
+static cddp_status check_settings(cd_low_rank *s, const cddp_hook_context *context, cddp_error *err)
+{
+    const cd_low_rank_settings *o = &s->settings;
+    if ((o->error_feedback || o->warm_start) && o->start <= 1)
+        return cd_fail(err, CDDP_E_CONFIG, "%s: start_powerSGD_iter is %" PRIu64 " and must be above 1 with error feedback or warm start: "
+                       "buckets are rebuilt after the first iterations", s->name, o->start);
+    if (o->comm_device[0] != '\0' && strcmp(o->comm_device, "cpu") != 0)
+        return cd_fail(err, CDDP_E_CONFIG, "%s: comm_device=%s: tensors are reduced where they live", s->name, o->comm_device);
+    if (context->inner != NULL)
+        return cd_fail(err, CDDP_E_CONFIG, "%s does not wrap another hook; got %s", s->name, context->inner->name);
+    return schedule_parse(s, err);
+}
+
+cddp_status cd_low_rank_create(const cddp_hook_context *context, bool batched, void **self, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_low_rank *s = cd_allocate_zero(context->allocator, sizeof *s);
+    const char *name = batched ? "comm hook batched_powersgd" : "comm hook powersgd";
+    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %s", name);
+    s->name = name;
+    s->batched = batched;
+    s->allocator = context->allocator;
+    s->tracer = context->tracer;
+    s->group = context->group;
+    s->world_size = cddp_group_size(context->group);
+    s->settings = (cd_low_rank_settings){.rank = 1, .start = 1000, .min_rate = 2, .error_feedback = true, .warm_start = true,
+                                         .stats_every = 10000, .feedback_every = 1, .bytes_per_weight = 4};
+    CD_TRY_OUT(cd_options_read(name, option_table, sizeof option_table / sizeof option_table[0], context->options, &s->settings, err));
+    CD_TRY_OUT(check_settings(s, context, err));
+    *self = s;
+    return CDDP_OK;
+out:
+    cd_low_rank_destroy(s);
+    return status;
+}
+
+static uint64_t rank_now(const cd_low_rank *s)
+{
+    uint64_t rank = s->settings.rank;
+    for (uint32_t i = 0; i < s->step_count && s->steps[i].from <= s->iteration; i++) rank = s->steps[i].rank;
+    return rank;
+}
+
+/* ---- matrices of a bucket ---- */
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* PSG-05: is it worth it? */
+static bool pays(const cd_low_rank *s, int64_t n, int64_t m, int64_t r)
+{
+    return (double)(n + m) * (double)r * s->settings.min_rate < (double)n * (double)m;
+}
+
+static bool same_shape(const cd_low_rank_matrix *a, const cd_low_rank_matrix *b)
+{
+    return a->rows == b->rows && a->columns == b->columns;
+}
+
+/* Groups of one shape stand together, in order of first appearance (PSG-06.2). */
+static void group_shapes(cd_low_rank_job *job)
+{
+    for (uint32_t i = 1; i < job->matrix_count; i++) {
+        uint32_t place = i;
+        for (uint32_t j = 0; j < i; j++)
+            if (same_shape(&job->matrices[j], &job->matrices[i])) place = j + 1;
+        cd_low_rank_matrix moved = job->matrices[i];
+        for (uint32_t k = i; k > place; k--) job->matrices[k] = job->matrices[k - 1];
+        job->matrices[place] = moved;
+    }
+}
+
+static cddp_status split(cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket, cddp_error *err)
+{
+    job->matrix_count = job->rest_count = 0;
+    job->rest_numel = 0;
+    int64_t rank = (int64_t)rank_now(s);
+    if (s->batched) {
+        int64_t side = 0, numel = cddp_tensor_numel(&bucket->buffer);
+        while (side * side < numel) side++;
+        job->matrices[job->matrix_count++] = (cd_low_rank_matrix){.parameter = bucket->parameter_ids[0], .rows = side, .columns = side,
+                                                                  .rank = least(side, rank)};
+    }
+    for (uint32_t k = 0; k < bucket->parameter_count && !s->batched; k++) {
+        const cddp_tensor *g = &bucket->gradients[k];
+        int64_t numel = bucket->lengths[k], rows = g->dim_count > 0 ? g->sizes[0] : 1, columns = rows > 0 ? numel / rows : 0;
+        if (g->dim_count <= 1) columns = 1;
+        int64_t r = least(least(rows, columns), rank);
+        if (numel > 0 && pays(s, rows, columns, r)) {
+            job->matrices[job->matrix_count++] = (cd_low_rank_matrix){.parameter = bucket->parameter_ids[k], .rows = rows,
+                                                                      .columns = columns, .rank = r, .at = bucket->offsets[k]};
+        } else {
+            job->rest[job->rest_count++] = k;
+            job->rest_numel += numel;
+        }
+    }
+    if (s->settings.batch_same_shape) group_shapes(job);
+    job->p_numel = job->q_numel = 0;
+    for (uint32_t i = 0; i < job->matrix_count; i++) {
+        cd_low_rank_matrix *m = &job->matrices[i];
+        m->p_at = job->p_numel;
+        m->q_at = job->q_numel;
+        job->p_numel += m->rows * m->rank;
+        job->q_numel += m->columns * m->rank;
+    }
+    CD_TRY(cd_low_rank_job_reserve(s, job, bucket, err));
+    return CDDP_OK;
+}
+
+static cddp_tensor matrix_of(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket, const cd_low_rank_matrix *m)
+{
+    int64_t sizes[2] = {m->rows, m->columns};
+    const cddp_tensor *flat = s->batched ? &job->square : &bucket->buffer;
+    return cddp_tensor_of(flat->device, flat->storage, flat->offset + m->at, flat->dtype, sizes, 2);
+}
+
+static cddp_tensor factor_of(const cddp_tensor *memory, int64_t at, int64_t rows, int64_t rank)
+{
+    int64_t sizes[2] = {rows, rank};
+    return cddp_tensor_of(memory->device, memory->storage, memory->offset + at, memory->dtype, sizes, 2);
+}
+
+static cddp_tensor p_of(const cd_low_rank_job *job, const cd_low_rank_matrix *m)
+{
+    return factor_of(&job->p, m->p_at, m->rows, m->rank);
+}
+
+static cddp_tensor q_of(const cd_low_rank_job *job, const cd_low_rank_matrix *m)
+{
+    return factor_of(&job->q, m->q_at, m->columns, m->rank);
+}
+
+/* ---- error feedback ---- */
+
+static bool feeds_back(const cd_low_rank *s)
+{
+    return s->settings.error_feedback && (s->iteration - s->settings.start) % s->settings.feedback_every == 0;
+}
+
+/* Before compression: what is owed goes in, and the corrected gradient is what will be owed if nothing is sent.
+** In iterations without feedback the debt only grows. */
+static cddp_status errors_begin(cd_low_rank *s, const cddp_grad_bucket *bucket, cddp_error *err)
+{
+    const cddp_device *d = bucket->buffer.device;
+    for (uint32_t k = 0; s->settings.error_feedback && k < bucket->parameter_count; k++) {
+        cd_low_rank_slot *slot = NULL;
+        cddp_tensor g = cddp_tensor_slice(&bucket->buffer, bucket->offsets[k], bucket->lengths[k]);
+        CD_TRY(cd_low_rank_slot_find(s, bucket->parameter_ids[k], &g, &slot, err));
+        if (feeds_back(s)) {
+            CD_TRY(d->reduce(CDDP_RED_SUM, &g, &slot->error, NULL, err));
+            CD_TRY(d->copy(&slot->error, &g, NULL, err));
+        } else {
+            CD_TRY(d->reduce(CDDP_RED_SUM, &slot->error, &g, NULL, err));
+        }
+    }
+    return CDDP_OK;
+}
+
+static cddp_status errors_end(cd_low_rank *s, const cddp_grad_bucket *bucket, cddp_error *err)
+{
+    const cddp_device *d = bucket->buffer.device;
+    for (uint32_t k = 0; s->settings.error_feedback && k < bucket->parameter_count; k++) {
+        cd_low_rank_slot *slot = NULL;
+        cddp_tensor out = cddp_tensor_slice(&bucket->buffer, bucket->offsets[k], bucket->lengths[k]);
+        CD_TRY(cd_low_rank_slot_find(s, bucket->parameter_ids[k], &out, &slot, err));
+        CD_TRY(d->axpy(&slot->error, -1.0, &out, NULL, err));
+    }
+    return CDDP_OK;
+}
+
+/* ---- factors ---- */
+
+/* Where Q starts: the last one when warm, else random normals that every rank draws alike. */
+static cddp_status factor_begin(cd_low_rank *s, const cd_low_rank_job *job, const cd_low_rank_matrix *m, cddp_error *err)
+{
+    cddp_tensor q = q_of(job, m);
+    cd_low_rank_slot *slot = &s->slots[m->parameter];
+    bool kept = slot->q_numel == m->columns * m->rank && slot->q_rank == m->rank;
+    if (kept) {
+        CD_TRY(q.device->copy(&q, &slot->q, NULL, err));
+    } else {
+        cd_prng seed = cd_prng_seed(s->settings.seed), prng = cd_prng_split_index(&seed, "powersgd", m->parameter);
+        if (!s->settings.warm_start) prng = cd_prng_split_index(&prng, "iteration", s->iteration);
+        CD_TRY(cd_low_rank_fill_normal(s, &q, &prng, err));
+    }
+    CD_TRY(cd_low_rank_orthogonalize(s, &q, err));
+    return CDDP_OK;
+}
+
+static cddp_status factor_end(cd_low_rank *s, const cd_low_rank_job *job, const cd_low_rank_matrix *m, cddp_error *err)
+{
+    cd_low_rank_slot *slot = &s->slots[m->parameter];
+    if (!s->settings.warm_start) {
+        slot->q_numel = 0; /* a factor set from outside serves once */
+        return CDDP_OK;
+    }
+    cddp_tensor q = q_of(job, m);
+    CD_TRY(cd_low_rank_slot_keep_q(s, slot, &q, m->rank, err));
+    return CDDP_OK;
+}
+
+static cddp_status multiply(const cddp_tensor *dst, cddp_matmul operands, cddp_error *err)
+{
+    CD_TRY(dst->device->matmul(dst, &operands, NULL, err));
+    return CDDP_OK;
+}
+
+/* ---- stages ---- */
+
+static cddp_status stage_p(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err);
+static cddp_status stage_q(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err);
+static cddp_status stage_m(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err);
+
+static cddp_status rest_move(const cd_low_rank_job *job, const cddp_grad_bucket *bucket, bool back, cddp_error *err)
+{
+    int64_t at = 0;
+    for (uint32_t i = 0; i < job->rest_count; i++) {
+        uint32_t k = job->rest[i];
+        cddp_tensor inside = cddp_tensor_slice(&bucket->buffer, bucket->offsets[k], bucket->lengths[k]);
+        cddp_tensor outside = cddp_tensor_slice(&job->uncompressed, at, bucket->lengths[k]);
+        CD_TRY(inside.device->copy(back ? &inside : &outside, back ? &outside : &inside, NULL, err));
+        at += bucket->lengths[k];
+    }
+    return CDDP_OK;
+}
+
+/* PSG-14: the bucket, then zeros, as a square. */
+static cddp_status square_fill(const cd_low_rank_job *job, const cddp_grad_bucket *bucket, cddp_error *err)
+{
+    const cddp_device *d = bucket->buffer.device;
+    int64_t numel = cddp_tensor_numel(&bucket->buffer), total = cddp_tensor_numel(&job->square);
+    cddp_tensor head = cddp_tensor_slice(&job->square, 0, numel), tail = cddp_tensor_slice(&job->square, numel, total - numel);
+    CD_TRY(d->copy(&head, &bucket->buffer, NULL, err));
+    CD_TRY(d->fill(&tail, 0.0, NULL, err));
+    return CDDP_OK;
+}
+
+static cddp_status vanilla_run(cd_low_rank *s, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    if (bucket->is_last) s->iteration++;
+    CD_TRY(bucket->buffer.device->divide(&bucket->buffer, &bucket->buffer, s->world_size, NULL, err));
+    future->result = bucket->buffer;
+    CD_TRY(cd_future_add_allreduce(future, bucket, &bucket->buffer, group, err));
+    return CDDP_OK;
+}
+
+static cddp_status refuse_bucket(const cd_low_rank *s, const cddp_grad_bucket *bucket, cddp_error *err)
+{
+    CD_TRY(cd_hook_refuse_sparse(bucket, s->batched ? "batched_powersgd" : "powersgd", err));
+    const cddp_device *d = bucket->buffer.device;
+    if ((d->flags & CDDP_DEVICE_VALUES) == 0 || (d->flags & CDDP_DEVICE_HOST) == 0)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s needs numbers in host memory; bucket %u is on device %s", s->name, bucket->index, d->name);
+    if (!cddp_dtype_is_float(bucket->buffer.dtype) || (bucket->parameter_count > 0 && bucket->gradients[0].dtype == CDDP_C64))
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s takes real gradients only; bucket %u holds %s", s->name, bucket->index,
+                       cddp_dtype_name(bucket->parameter_count > 0 ? bucket->gradients[0].dtype : bucket->buffer.dtype));
+    return CDDP_OK;
+}
+
+cddp_status cd_low_rank_run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    cd_low_rank *s = self;
+    cd_low_rank_job *job = NULL;
+    CD_TRY(refuse_bucket(s, bucket, err));
+    if (s->iteration < s->settings.start) return vanilla_run(s, bucket, group, future, err);
+    CD_TRY(errors_begin(s, bucket, err));
+    CD_TRY(cd_low_rank_job_find(s, bucket, &job, err));
+    CD_TRY(split(s, job, bucket, err));
+    if (s->batched) CD_TRY(square_fill(job, bucket, err));
+    else CD_TRY(rest_move(job, bucket, false, err));
+    for (uint32_t i = 0; i < job->matrix_count; i++) {
+        const cd_low_rank_matrix *m = &job->matrices[i];
+        CD_TRY(factor_begin(s, job, m, err));
+        cddp_tensor matrix = matrix_of(s, job, bucket, m), p = p_of(job, m), q = q_of(job, m);
+        CD_TRY(multiply(&p, (cddp_matmul){.a = &matrix, .b = &q}, err));
+    }
+    if (s->batched) {
+        CD_TRY(cd_future_add_allreduce(future, bucket, &job->p, group, err));
+        future->next = stage_q;
+    } else {
+        CD_TRY(cd_future_add_allreduce(future, bucket, &job->uncompressed, group, err));
+        future->next = stage_p;
+    }
+    return CDDP_OK;
+}
+
+static cddp_status stage_p(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+{
+    cd_low_rank *s = self;
+    cd_low_rank_job *job = NULL;
+    CD_TRY(cd_low_rank_job_find(s, bucket, &job, err));
+    CD_TRY(job->uncompressed.device->divide(&job->uncompressed, &job->uncompressed, s->world_size, NULL, err));
+    CD_TRY(rest_move(job, bucket, true, err));
+    CD_TRY(cd_future_add_allreduce(future, bucket, &job->p, s->group, err));
+    future->next = stage_q;
+    return CDDP_OK;
+}
+
+static cddp_status stage_q(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+{
+    cd_low_rank *s = self;
+    cd_low_rank_job *job = NULL;
+    CD_TRY(cd_low_rank_job_find(s, bucket, &job, err));
+    for (uint32_t i = 0; i < job->matrix_count; i++) {
+        const cd_low_rank_matrix *m = &job->matrices[i];
+        cddp_tensor matrix = matrix_of(s, job, bucket, m), p = p_of(job, m), q = q_of(job, m);
+        CD_TRY(cd_low_rank_orthogonalize(s, &p, err));
+        CD_TRY(multiply(&q, (cddp_matmul){.a = &matrix, .b = &p, .a_transposed = true}, err));
+    }
+    CD_TRY(cd_future_add_allreduce(future, bucket, &job->q, s->group, err));
+    future->next = stage_m;
+    return CDDP_OK;
+}
+
+static void count_elements(cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket)
+{
+    s->elements_before += (uint64_t)cddp_tensor_numel(&bucket->buffer);
+    s->elements_after += (uint64_t)(job->rest_numel + job->p_numel + job->q_numel);
+    if (!bucket->is_last) return;
+    s->iteration++;
+    if (s->iteration % s->settings.stats_every == 0 && s->elements_after > 0)
+        cddp_tracer_mark(s->tracer, "powersgd_compression_permille", (int64_t)(1000 * s->elements_before / s->elements_after));
+}
+
+static cddp_status stage_m(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+{
+    cd_low_rank *s = self;
+    cd_low_rank_job *job = NULL;
+    CD_TRY(cd_low_rank_job_find(s, bucket, &job, err));
+    CD_TRY(job->q.device->divide(&job->q, &job->q, s->world_size, NULL, err));
+    for (uint32_t i = 0; i < job->matrix_count; i++) {
+        const cd_low_rank_matrix *m = &job->matrices[i];
+        cddp_tensor matrix = matrix_of(s, job, bucket, m), p = p_of(job, m), q = q_of(job, m);
+        CD_TRY(multiply(&matrix, (cddp_matmul){.a = &p, .b = &q, .b_transposed = true}, err));
+        CD_TRY(factor_end(s, job, m, err));
+    }
+    if (s->batched) {
+        cddp_tensor head = cddp_tensor_slice(&job->square, 0, cddp_tensor_numel(&bucket->buffer));
+        CD_TRY(bucket->buffer.device->copy(&bucket->buffer, &head, NULL, err));
+    }
+    CD_TRY(errors_end(s, bucket, err));
+    count_elements(s, job, bucket);
+    future->result = bucket->buffer;
+    return CDDP_OK;
+}
+
+cd_low_rank_statistics cd_low_rank_get_statistics(const void *self)
+{
+    const cd_low_rank *s = self;
+    double weight = s->settings.bytes_per_weight;
+    return (cd_low_rank_statistics){s->iteration, s->elements_before, s->elements_after, weight * (double)s->elements_before,
+                                    weight * (double)s->elements_after};
+}

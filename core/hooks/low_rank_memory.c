@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slots (what is remembered per parameter) and jobs (work memory per bucket) of the low-rank engine.
+**
+** Memory grows when a parameter or a bucket is first met and when the rank schedule asks for more; a steady
+** iteration allocates nothing.
+*/
+#include "cddp/device.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/hooks/low_rank_parts.h"
+
+#include <string.h>
+
+/* Memory of at least numel elements like `like`, as a flat view of exactly numel. */
+static cddp_status flat_reserve(const cd_low_rank *s, const cddp_tensor *like, int64_t numel, cddp_tensor *flat, int64_t *capacity,
+                                cddp_error *err)
+{
+    const cddp_device *d = like->device;
+    if (*capacity > 0 && (flat->dtype != like->dtype || *capacity < numel)) {
+        d->release(d, flat->dtype, *capacity, flat->storage);
+        *capacity = 0;
+    }
+    if (*capacity == 0) {
+        int64_t wanted = numel > 0 ? numel : 1;
+        void *storage = NULL;
+        CD_TRY(d->allocate(d, like->dtype, wanted, &storage, err));
+        flat->storage = storage;
+        *capacity = wanted;
+    }
+    (void)s;
+    *flat = cddp_tensor_of(d, flat->storage, 0, like->dtype, &numel, 1);
+    return CDDP_OK;
+}
+
+static void flat_release(cddp_tensor *flat, int64_t *capacity)
+{
+    if (*capacity > 0) flat->device->release(flat->device, flat->dtype, *capacity, flat->storage);
+    *capacity = 0;
+}
+
+static int64_t error_capacity(const cd_low_rank_slot *slot)
+{
+    if (slot->error.device == NULL) return 0;
+    int64_t numel = cddp_tensor_numel(&slot->error);
+    return numel > 0 ? numel : 1;
+}
+
+static void job_fini(cd_low_rank *s, cd_low_rank_job *job)
+{
+    flat_release(&job->p, &job->p_capacity);
+    flat_release(&job->q, &job->q_capacity);
+    flat_release(&job->uncompressed, &job->rest_capacity);
+    flat_release(&job->square, &job->square_capacity);
+    cd_release(s->allocator, job->matrices, job->slot_capacity * sizeof *job->matrices);
+    cd_release(s->allocator, job->rest, job->slot_capacity * sizeof *job->rest);
+    memset(job, 0, sizeof *job);
+}
+
+void cd_low_rank_destroy(void *self)
+{
+    cd_low_rank *s = self;
+    if (s == NULL) return;
+    for (size_t i = 0; i < s->slot_count; i++) {
+        int64_t capacity = error_capacity(&s->slots[i]);
+        flat_release(&s->slots[i].error, &capacity);
+        flat_release(&s->slots[i].q, &s->slots[i].q_capacity);
+    }
+    for (size_t i = 0; i < s->job_count; i++) job_fini(s, &s->jobs[i]);
+    cd_release(s->allocator, s->slots, s->slot_capacity * sizeof *s->slots);
+    cd_release(s->allocator, s->jobs, s->job_capacity * sizeof *s->jobs);
+    cd_release(s->allocator, s->basis, s->basis_capacity * sizeof *s->basis);
+    cd_release(s->allocator, s, sizeof *s);
+}
+
+cddp_status cd_low_rank_slots_reserve(cd_low_rank *s, size_t count, cddp_error *err)
+{
+    if (count <= s->slot_count) return CDDP_OK;
+    if (!cd_vec_grow(s->allocator, (void **)&s->slots, &s->slot_capacity, count, sizeof *s->slots))
+        return cd_fail(err, CDDP_E_NOMEM, "%s: no memory for %zu parameters", s->name, count);
+    memset(s->slots + s->slot_count, 0, (count - s->slot_count) * sizeof *s->slots);
+    s->slot_count = count;
+    return CDDP_OK;
+}
+
+cddp_status cd_low_rank_slot_find(cd_low_rank *s, uint32_t parameter, const cddp_tensor *gradient, cd_low_rank_slot **found, cddp_error *err)
+{
+    CD_TRY(cd_low_rank_slots_reserve(s, (size_t)parameter + 1, err));
+    cd_low_rank_slot *slot = &s->slots[parameter];
+    int64_t numel = cddp_tensor_numel(gradient), capacity = 0;
+    if (slot->error.device == NULL) {
+        CD_TRY(flat_reserve(s, gradient, numel, &slot->error, &capacity, err));
+        CD_TRY(gradient->device->fill(&slot->error, 0.0, NULL, err));
+    } else if (cddp_tensor_numel(&slot->error) != numel || slot->error.dtype != gradient->dtype) {
+        return cd_fail(err, CDDP_E_MISMATCH, "%s: the %s state of parameter %u is for %lld elements of %s, its gradient has %lld of %s",
+                       s->name, slot->loaded ? "loaded" : "kept", parameter, (long long)cddp_tensor_numel(&slot->error),
+                       cddp_dtype_name(slot->error.dtype), (long long)numel, cddp_dtype_name(gradient->dtype));
+    }
+    slot->loaded = false;
+    *found = slot;
+    return CDDP_OK;
+}
+
+cddp_status cd_low_rank_slot_keep_q(cd_low_rank *s, cd_low_rank_slot *slot, const cddp_tensor *q, int64_t rank, cddp_error *err)
+{
+    int64_t numel = cddp_tensor_numel(q);
+    slot->q_numel = 0;
+    CD_TRY(flat_reserve(s, q, numel, &slot->q, &slot->q_capacity, err));
+    CD_TRY(q->device->copy(&slot->q, q, NULL, err));
+    slot->q_numel = numel;
+    slot->q_rank = rank;
+    return CDDP_OK;
+}
+
+cddp_status cd_low_rank_job_find(cd_low_rank *s, const cddp_grad_bucket *bucket, cd_low_rank_job **found, cddp_error *err)
+{
+    size_t key = bucket->parameter_ids[0];
+    if (key >= s->job_count) {
+        if (!cd_vec_grow(s->allocator, (void **)&s->jobs, &s->job_capacity, key + 1, sizeof *s->jobs))
+            return cd_fail(err, CDDP_E_NOMEM, "%s: no memory for %zu buckets", s->name, key + 1);
+        memset(s->jobs + s->job_count, 0, (key + 1 - s->job_count) * sizeof *s->jobs);
+        s->job_count = key + 1;
+    }
+    cd_low_rank_job *job = &s->jobs[key];
+    size_t count = bucket->parameter_count > 0 ? bucket->parameter_count : 1;
+    if (count > job->slot_capacity) {
+        cd_release(s->allocator, job->matrices, job->slot_capacity * sizeof *job->matrices);
+        cd_release(s->allocator, job->rest, job->slot_capacity * sizeof *job->rest);
+        job->slot_capacity = 0;
+        job->rest = NULL;
+        job->matrices = cd_allocate_array(s->allocator, count, sizeof *job->matrices);
+        if (job->matrices != NULL) job->rest = cd_allocate_array(s->allocator, count, sizeof *job->rest);
+        if (job->rest == NULL) {
+            cd_release(s->allocator, job->matrices, count * sizeof *job->matrices);
+            job->matrices = NULL;
+            return cd_fail(err, CDDP_E_NOMEM, "%s: no memory for %zu matrices", s->name, count);
+        }
+        job->slot_capacity = count;
+    }
+    *found = job;
+    return CDDP_OK;
+}
+
+cddp_status cd_low_rank_job_reserve(cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket, cddp_error *err)
+{
+    const cddp_tensor *like = &bucket->buffer;
+    CD_TRY(flat_reserve(s, like, job->p_numel, &job->p, &job->p_capacity, err));
+    CD_TRY(flat_reserve(s, like, job->q_numel, &job->q, &job->q_capacity, err));
+    if (s->batched) {
+        int64_t side = job->matrices[0].rows;
+        CD_TRY(flat_reserve(s, like, side * side, &job->square, &job->square_capacity, err));
+    } else {
+        CD_TRY(flat_reserve(s, like, job->rest_numel, &job->uncompressed, &job->rest_capacity, err));
+    }
+    for (uint32_t i = 0; i < job->matrix_count; i++) CD_TRY(cd_low_rank_slots_reserve(s, (size_t)job->matrices[i].parameter + 1, err));
+    return CDDP_OK;
+}
+
+/* New buckets: their work memory is made anew, what is remembered per parameter stays. The batched form's Q is
+** of a bucket that no longer exists. */
+cddp_status cd_low_rank_rebuilt(void *self, uint32_t bucket_count, cddp_error *err)
+{
+    cd_low_rank *s = self;
+    (void)bucket_count;
+    (void)err;
+    for (size_t i = 0; i < s->job_count; i++) job_fini(s, &s->jobs[i]);
+    for (size_t i = 0; i < s->slot_count && s->batched; i++) s->slots[i].q_numel = 0;
+    return CDDP_OK;
+}
+
+cddp_status cd_low_rank_set_factor(void *self, uint32_t parameter, const double *q, int64_t numel, cddp_error *err)
+{
+    cd_low_rank *s = self;
+    CD_TRY(cd_low_rank_slots_reserve(s, (size_t)parameter + 1, err));
+    cd_low_rank_slot *slot = &s->slots[parameter];
+    int64_t rank = (int64_t)s->settings.rank;
+    if (numel <= 0 || numel % rank != 0)
+        return cd_fail(err, CDDP_E_ARG, "%s: %lld numbers are no factor of rank %lld", s->name, (long long)numel, (long long)rank);
+    int64_t bytes = numel;
+    void *storage = NULL;
+    const cddp_device *d = cddp_device_cpu();
+    flat_release(&slot->q, &slot->q_capacity);
+    CD_TRY(d->allocate(d, CDDP_F64, numel, &storage, err));
+    slot->q_capacity = numel;
+    slot->q = cddp_tensor_of(d, storage, 0, CDDP_F64, &bytes, 1);
+    CD_TRY(d->write(&slot->q, q, (size_t)numel * sizeof *q, err));
+    slot->q_numel = numel;
+    slot->q_rank = rank;
+    return CDDP_OK;
+}

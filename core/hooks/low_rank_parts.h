@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the low-rank engine share: low_rank.c (stages), low_rank_memory.c (slots and jobs),
+** low_rank_basis.c (random factors, Gram-Schmidt), low_rank_state.c (save and load). */
+#pragma once
+#include "core/base/prng.h"
+#include "core/hooks/low_rank.h"
+#include "core/hooks/option.h"
+
+#define CD_LOW_RANK_STEPS_MAX 32
+
+typedef struct cd_low_rank_settings {
+    uint64_t rank, start, seed, stats_every, feedback_every;
+    double min_rate, epsilon, bytes_per_weight;
+    bool error_feedback, warm_start, batch_same_shape;
+    char schedule[CD_OPTION_TEXT_BYTES], comm_device[CD_OPTION_TEXT_BYTES];
+} cd_low_rank_settings;
+
+typedef struct cd_low_rank_step {
+    uint64_t from, rank;
+} cd_low_rank_step;
+
+/* What is remembered of one parameter. */
+typedef struct cd_low_rank_slot {
+    cddp_tensor error; /* (numel) what its gradient is owed; undefined until first needed */
+    cddp_tensor q;     /* (columns, rank) of its matrix; valid when q_numel > 0 */
+    int64_t q_numel, q_capacity, q_rank;
+    bool loaded; /* from a saved state, not yet met by a bucket */
+} cd_low_rank_slot;
+
+typedef struct cd_low_rank_matrix {
+    uint32_t parameter;
+    int64_t rows, columns, rank;
+    int64_t at;         /* first element in the bucket (or the square) */
+    int64_t p_at, q_at; /* first elements in the job's memories */
+} cd_low_rank_matrix;
+
+/* Work memory of one bucket, kept between backwards. */
+typedef struct cd_low_rank_job {
+    cddp_tensor p, q, uncompressed, square; /* flat; views of the capacities below */
+    int64_t p_numel, q_numel, rest_numel;
+    int64_t p_capacity, q_capacity, rest_capacity, square_capacity;
+    cd_low_rank_matrix *matrices; /* (slot_capacity) */
+    uint32_t *rest;               /* (slot_capacity) positions in the bucket that stay uncompressed */
+    uint32_t matrix_count, rest_count;
+    size_t slot_capacity;
+} cd_low_rank_job;
+
+struct cd_low_rank {
+    const char *name;
+    const cddp_allocator *allocator;
+    cddp_tracer *tracer;
+    cddp_group *group;
+    uint32_t world_size;
+    bool batched;
+    cd_low_rank_settings settings;
+    cd_low_rank_step steps[CD_LOW_RANK_STEPS_MAX];
+    uint32_t step_count;
+    uint64_t iteration;
+    uint64_t elements_before, elements_after;
+    cd_low_rank_slot *slots; /* (slot_count) by variable index */
+    size_t slot_count, slot_capacity;
+    cd_low_rank_job *jobs; /* (job_count) by the variable index of a bucket's first parameter: static graph calls
+                           ** every bucket 0 in its first pass (STA-04) */
+    size_t job_count, job_capacity;
+    double *basis; /* (basis_capacity) host scratch of Gram-Schmidt */
+    size_t basis_capacity;
+};
+
+/* Makes the slot's error (zeros) when it is not there; refuses one that was saved for another size. */
+cddp_status cd_low_rank_slot_find(cd_low_rank *s, uint32_t parameter, const cddp_tensor *gradient, cd_low_rank_slot **slot, cddp_error *err);
+cddp_status cd_low_rank_slots_reserve(cd_low_rank *s, size_t count, cddp_error *err);
+cddp_status cd_low_rank_slot_keep_q(cd_low_rank *s, cd_low_rank_slot *slot, const cddp_tensor *q, int64_t rank, cddp_error *err);
+cddp_status cd_low_rank_job_find(cd_low_rank *s, const cddp_grad_bucket *bucket, cd_low_rank_job **job, cddp_error *err);
+cddp_status cd_low_rank_job_reserve(cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket, cddp_error *err);
+
+/* q is (rows, rank): independent standard normals, drawn row by row. */
+cddp_status cd_low_rank_fill_normal(cd_low_rank *s, const cddp_tensor *q, cd_prng *prng, cddp_error *err);
+/* Orthonormal columns by modified Gram-Schmidt in f64, each sum over rows 0, 1, 2, …; a column that depends on
+** the ones before it becomes zero. */
+cddp_status cd_low_rank_orthogonalize(cd_low_rank *s, const cddp_tensor *matrix, cddp_error *err);
