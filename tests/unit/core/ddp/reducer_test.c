@@ -96,16 +96,18 @@ LAB(reducer, views_use_the_reciprocal_while_gradients_are_dropped_and_division_w
 }
 
 /* GRD-08: batched copies divide the whole bucket, so all of it has the bits of a true division. */
-LAB(reducer, batched_copies_divide_the_whole_bucket, 3)
+static void batched_body(lane *l)
 {
     l->options.batched_grad_copy = true;
-    l->options.gradient_as_bucket_view = l->w == 3 && l->lab->data != NULL;
+    l->options.gradient_as_bucket_view = l->lab->data != NULL;
     lane_add(l, "p", CDDP_F32, 3);
     lane_add(l, "q", CDDP_F32, 2);
     lane_wrap(l);
     lane_iterate(l, l->r == 0 ? 5.0 : 0.0);
     CHECK(bits_of(lane_f32(l, 0)) == 0x3fd55555 && bits_of(lane_f32(l, 1)) == 0x3fd55555);
 }
+TEST(reducer, batched_copies_divide_the_whole_bucket) { lab_of(3, batched_body, NULL); }
+TEST(reducer, batched_views_divide_the_whole_bucket) { lab_of(3, batched_body, batched_body); }
 
 LAB(reducer, predivision_keeps_equal_halves_finite_but_not_always, 2)
 {
@@ -210,7 +212,7 @@ LAB(reducer, a_second_backward_of_the_same_forward_stays_local_and_is_told, 2) /
     CHECK(lane_count(l, CDDP_EV_unsynced_grad, -1) == 1 && lane_posts(l, CDDP_OP_ALLREDUCE) == 0);
 }
 
-LAB(reducer, an_output_that_is_dropped_costs_nothing, 2) /* FWD-10, TI-B-17 */
+static void dropped_body(lane *l) /* FWD-10, TI-B-17 */
 {
     l->options.find_unused_parameters = l->lab->data != NULL;
     lane_add(l, "p", CDDP_F32, 1);
@@ -219,6 +221,8 @@ LAB(reducer, an_output_that_is_dropped_costs_nothing, 2) /* FWD-10, TI-B-17 */
     lane_iterate(l, 1.0 + l->r);
     CHECK(lane_value(l, 0) == 1.5);
 }
+TEST(reducer, an_output_that_is_dropped_costs_nothing) { lab_of(2, dropped_body, NULL); }
+TEST(reducer, an_output_that_is_dropped_costs_nothing_with_the_graph_search) { lab_of(2, dropped_body, dropped_body); }
 
 LAB(reducer, without_zeroing_the_average_accumulates, 2) /* FIN-06 */
 {
@@ -455,7 +459,7 @@ LAB(reducer, issues_exactly_the_golden_number_of_collectives, 2) /* C10-10, VER-
 TEST_MAIN(ROW(reducer, copying_multiplies_by_the_rounded_reciprocal_and_aliasing_divides),
           ROW(reducer, reciprocals_are_those_of_pytorch), ROW(reducer, sevens_average_to_more_or_less_than_seven),
           ROW(reducer, views_use_the_reciprocal_while_gradients_are_dropped_and_division_while_they_are_kept),
-          ROW(reducer, batched_copies_divide_the_whole_bucket),
+          ROW(reducer, batched_copies_divide_the_whole_bucket), ROW(reducer, batched_views_divide_the_whole_bucket),
           ROW(reducer, predivision_keeps_equal_halves_finite_but_not_always),
           ROW(reducer, predivision_may_still_overflow_by_rounding_up),
           ROW(reducer, summation_order_is_the_backends_chunk_order),
@@ -463,7 +467,8 @@ TEST_MAIN(ROW(reducer, copying_multiplies_by_the_rounded_reciprocal_and_aliasing
           ROW(reducer, gradients_stay_local_until_the_backward_ends),
           ROW(reducer, one_backward_over_two_forwards_reduces_once),
           ROW(reducer, a_second_backward_of_the_same_forward_stays_local_and_is_told),
-          ROW(reducer, an_output_that_is_dropped_costs_nothing), ROW(reducer, without_zeroing_the_average_accumulates),
+          ROW(reducer, an_output_that_is_dropped_costs_nothing),
+          ROW(reducer, an_output_that_is_dropped_costs_nothing_with_the_graph_search), ROW(reducer, without_zeroing_the_average_accumulates),
           ROW(reducer, no_grad_forwards_are_harmless), ROW(reducer, one_rank_does_everything_too),
           ROW(reducer, each_rank_uses_its_own_branch), ROW(reducer, reachable_without_a_gradient_is_not_used),
           ROW(reducer, stale_gradients_of_unused_parameters_are_untouched_without_views),

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Construction: what is verified across ranks, what is broadcast, and buffers afterwards (INI, IGN, BUF). */
+#include "core/ddp/sync.h"
+#include "tests/unit/core/ddp/fixture.h"
+
+/* ---- verification: every rank fails, both sides named (ERR-07, INI-08…10) ---- */
+
+typedef struct difference {
+    const char *name;
+    void (*make)(lane *l);
+    const char *words[2]; /* both must be in every rank's message */
+} difference;
+
+static void base(lane *l)
+{
+    lane_add(l, "fc.weight", CDDP_F32, 6);
+    lane_add(l, "fc.bias", CDDP_F32, 3);
+}
+static bool odd(const lane *l) { return l->r == 2; }
+
+static void differ_count(lane *l)
+{
+    base(l);
+    if (odd(l)) lane_add(l, "extra", CDDP_F32, 1);
+}
+static void differ_shape(lane *l)
+{
+    lane_add(l, "fc.weight", CDDP_F32, odd(l) ? 7 : 6);
+    lane_add(l, "fc.bias", CDDP_F32, 3);
+}
+static void differ_name(lane *l)
+{
+    lane_add(l, "fc.weight", CDDP_F32, 6);
+    lane_add(l, odd(l) ? "fc.offset" : "fc.bias", CDDP_F32, 3);
+}
+static void differ_dtype(lane *l)
+{
+    lane_add(l, "fc.weight", CDDP_F32, 6);
+    lane_add(l, "fc.bias", odd(l) ? CDDP_F64 : CDDP_F32, 3);
+}
+static void differ_requires_grad(lane *l)
+{
+    base(l);
+    l->parameters[1].requires_grad = !odd(l);
+}
+static void differ_strides(lane *l)
+{
+    base(l);
+    cddp_tensor *t = &l->parameters[0].tensor;
+    t->dim_count = 2;
+    t->sizes[0] = 2, t->sizes[1] = 3;
+    t->strides[0] = odd(l) ? 1 : 3, t->strides[1] = odd(l) ? 2 : 1;
+}
+static void differ_ignore(lane *l)
+{
+    static const char *const ignored[1] = {"fc.bias"};
+    base(l);
+    l->options.parameters_and_buffers_to_ignore = ignored;
+    l->options.ignore_count = odd(l);
+}
+static void differ_options(lane *l)
+{
+    base(l);
+    l->options.bucket_cap_mb = odd(l) ? 2.0 : 1.0;
+}
+static void differ_mode(lane *l)
+{
+    base(l);
+    l->options.find_unused_parameters = odd(l);
+}
+static void differ_buffer(lane *l)
+{
+    base(l);
+    lane_add_buffer(l, "running_mean", CDDP_F32, odd(l) ? 4 : 3, 0.0);
+}
+
+static void verify_body(lane *l)
+{
+    const difference *d = l->lab->data;
+    d->make(l);
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_MISMATCH, d->words[0]);
+    CHECK(strstr(l->err.message, d->words[1]) != NULL && strstr(l->err.message, "rank 0") != NULL && strstr(l->err.message, "rank 2") != NULL);
+}
+
+TEST(verify, every_rank_fails_and_shows_both_sides)
+{
+    static const difference rows[] = {
+        {"count", differ_count, {"rank 0 reduces 2 parameters, rank 2 3", "'extra'"}}, /* TI-A-23 */
+        {"shape", differ_shape, {"'fc.weight' f32 [6]", "'fc.weight' f32 [7]"}},       /* TI-A-22 */
+        {"name", differ_name, {"'fc.bias'", "'fc.offset'"}},
+        {"dtype", differ_dtype, {"'fc.bias' f32", "'fc.bias' f64"}}, /* PyTorch turns this into garbage (INI-09) */
+        {"requires_grad", differ_requires_grad, {"requires_grad", "frozen"}},
+        {"strides", differ_strides, {"strides [3,1]", "strides [1,2]"}}, /* TI-H-09 */
+        {"ignore list", differ_ignore, {"'fc.bias' f32", "'fc.bias' ignored"}},
+        {"capacity", differ_options, {"=1048576", "=2097152"}},
+        {"mode", differ_mode, {"find_unused_parameters=0", "find_unused_parameters=1"}},
+        {"buffer", differ_buffer, {"'running_mean' f32 [3]", "'running_mean' f32 [4]"}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cd_test_row("%s", rows[i].name);
+        difference d = rows[i];
+        lab_of(3, verify_body, &d);
+    }
+}
+
+LAB(verify, is_left_out_without_init_sync, 2) /* INI-14 */
+{
+    l->options.init_sync = false;
+    lane_add(l, "p", CDDP_F32, 2);
+    CHECK_OK(l->device->fill(&l->parameters[0].tensor, 1.0 + l->r, NULL, &l->err));
+    lane_wrap(l);
+    CHECK(lane_posts(l, CDDP_OP_ALLGATHER) == 0 && lane_posts(l, CDDP_OP_BROADCAST) == 0);
+    CHECK(lane_first(l, &l->parameters[0].tensor) == 1.0 + l->r);
+}
+
+/* ---- initial broadcast ---- */
+
+LAB(broadcast, makes_parameters_and_buffers_equal_to_rank_zeros, 3) /* INI-11, TI-A-12 */
+{
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_add(l, "frozen", CDDP_F32, 3)->requires_grad = false;
+    lane_add(l, "d", CDDP_F64, 3);
+    cddp_tensor *buffer = lane_add_buffer(l, "count", CDDP_I64, 1, 5.0 + l->r);
+    for (size_t i = 0; i < 3; i++) CHECK_OK(l->device->fill(&l->parameters[i].tensor, 1.0 + l->r, NULL, &l->err));
+    lane_wrap(l);
+    CHECK(lane_posts(l, CDDP_OP_BROADCAST) == 3); /* f32, f64, i64 */
+    for (size_t i = 0; i < 3; i++) CHECK(lane_first(l, &l->parameters[i].tensor) == 1.0);
+    CHECK(lane_first(l, buffer) == 5.0);
+    CHECK(cddp_ddp_variable_count(l->ddp) == 2 && cddp_ddp_variable_index(l->ddp, "frozen") == -1 && cddp_ddp_variable_index(l->ddp, "d") == 1);
+}
+
+LAB(broadcast, leaves_buffers_alone_when_they_are_not_synchronised, 2) /* INI-11, MAIN */
+{
+    l->options.broadcast_buffers = false;
+    lane_add(l, "p", CDDP_F32, 2);
+    cddp_tensor *buffer = lane_add_buffer(l, "b", CDDP_F32, 1, 5.0 + l->r);
+    lane_wrap(l);
+    lane_iterate(l, 1.0);
+    CHECK(lane_first(l, buffer) == 5.0 + l->r);
+}
+
+LAB(broadcast, leaves_ignored_ones_alone_and_reduces_shared_ones_once, 2) /* IGN-02, IGN-04, INI-05, UNU-12, TI-B-13 */
+{
+    static const char *const ignored[3] = {"p", "b", "tied.second"};
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_add(l, "tied.first", CDDP_F32, 2);
+    lane_add(l, "tied.second", CDDP_F32, 2)->grad = &l->grads[1];
+    cddp_tensor *buffer = lane_add_buffer(l, "b", CDDP_F32, 1, 5.0 + l->r);
+    for (size_t i = 0; i < 2; i++) CHECK_OK(l->device->fill(&l->parameters[i].tensor, 1.0 + l->r, NULL, &l->err));
+    l->options.parameters_and_buffers_to_ignore = ignored;
+    l->options.ignore_count = 3;
+    lane_wrap(l);
+    CHECK(cddp_ddp_variable_count(l->ddp) == 1 && cddp_ddp_variable_index(l->ddp, "tied.first") == 0);
+    CHECK(lane_first(l, &l->parameters[0].tensor) == 1.0 + l->r && lane_first(l, &l->parameters[1].tensor) == 1.0);
+    lane_forward(l);
+    lane_grad(l, 0, 1.0 + l->r);
+    lane_grad(l, 1, 1.0 + l->r);
+    lane_end(l);
+    CHECK(lane_value(l, 0) == 1.0 + l->r && lane_value(l, 1) == 1.5 && lane_first(l, buffer) == 5.0 + l->r);
+}
+
+LAB(broadcast, keeps_at_most_two_in_flight, 2) /* INI-12, TI-H-21 */
+{
+    cddp_tensor tensors[9];
+    int64_t deepest = 0;
+    lane_add(l, "p", CDDP_F32, 2);
+    for (int64_t i = 0; i < 9; i++) {
+        int64_t numel = i % 3 * 5;
+        tensors[i] = lane_tensor(l, i % 2 == 0 ? CDDP_F32 : CDDP_F64, &numel, 1, (double)(l->r * 100) + (double)i);
+    }
+    cd_broadcast_spec spec = {.tensors = tensors, .tensor_count = 9, .limit_bytes = 24};
+    lane_mark(l);
+    CHECK_OK(cd_broadcast_coalesced(&spec, l->group, 1, &l->err));
+    for (size_t e = l->since; e < l->sink.count; e++)
+        if (l->sink.events[e].kind == CDDP_EV_collective_post && l->sink.events[e].as.collective_post.in_flight > deepest)
+            deepest = l->sink.events[e].as.collective_post.in_flight;
+    CHECK(deepest == 2);
+    for (int i = 0; i < 9; i++) {
+        if (cddp_tensor_numel(&tensors[i]) > 0) CHECK(lane_first(l, &tensors[i]) == 100.0 + i);
+        lane_release(l, &tensors[i]);
+    }
+    lane_wrap(l);
+}
+
+/* ---- buffers ---- */
+
+LAB(buffers, are_broadcast_and_not_averaged, 2) /* BUF-04, TI-E-01 */
+{
+    lane_add(l, "p", CDDP_F32, 2);
+    cddp_tensor *buffer = lane_add_buffer(l, "running_mean", CDDP_F32, 2, 1.0);
+    lane_wrap(l);
+    for (int i = 0; i < 3; i++) {
+        if (l->r == 1) CHECK_OK(l->device->fill(buffer, 100.0, NULL, &l->err));
+        lane_iterate(l, 1.0);
+        CHECK(lane_first(l, buffer) == 1.0);
+    }
+}
+
+LAB(buffers, follow_the_flag_of_the_forward_before, 2) /* BUF-05, VER-12, TI-M-06 */
+{
+    /* s: synchronising, n: inside no_sync, g: without grad mode; then whether buffers were synchronised. */
+    static const char forwards[] = "ssnnssggss", synced[] = "yyyn"
+                                                             "nyyn"
+                                                             "ny";
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_add_buffer(l, "b", CDDP_F32, 1, 0.0);
+    lane_wrap(l);
+    for (size_t i = 0; forwards[i] != '\0'; i++) {
+        lane_mark(l);
+        if (forwards[i] == 'n') cddp_ddp_no_sync_begin(l->ddp);
+        CHECK_OK(cddp_ddp_forward_begin(l->ddp, forwards[i] != 'g', &l->err));
+        CHECK_OK(cddp_ddp_forward_end(l->ddp, NULL, &l->err));
+        if (forwards[i] == 'n') cddp_ddp_no_sync_end(l->ddp);
+        CHECK((lane_count(l, CDDP_EV_buffer_sync, -1) == 1) == (synced[i] == 'y'));
+    }
+}
+
+static cddp_status double_them(void *context, cddp_group *group, const cddp_buffer *buffers, size_t buffer_count, cddp_error *err)
+{
+    (void)group;
+    ++*(int *)context;
+    for (size_t i = 0; i < buffer_count; i++) {
+        cddp_status status = buffers[i].tensor.device->scale(&buffers[i].tensor, &buffers[i].tensor, 2.0, NULL, err);
+        if (status != CDDP_OK) return status;
+    }
+    return CDDP_OK;
+}
+
+LAB(buffers, can_be_synchronised_by_a_hook_after_forward, 2) /* BUF-07, TI-E-03 */
+{
+    int calls = 0;
+    lane_add(l, "p", CDDP_F32, 2);
+    cddp_tensor *buffer = lane_add_buffer(l, "b", CDDP_F32, 1, 1.0);
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_register_buffer_hook(l->ddp, double_them, &calls, true, &l->err));
+    CHECK_FAILS(cddp_ddp_register_buffer_hook(l->ddp, double_them, &calls, true, &l->err), CDDP_E_STATE, "registered already");
+    lane_mark(l);
+    CHECK_OK(cddp_ddp_forward_begin(l->ddp, true, &l->err));
+    CHECK(calls == 0);
+    CHECK_OK(cddp_ddp_forward_end(l->ddp, NULL, &l->err));
+    CHECK(calls == 1 && lane_first(l, buffer) == 2.0 && lane_posts(l, CDDP_OP_BROADCAST) == 0);
+    cddp_join_options join = cddp_join_options_default();
+    CHECK_FAILS(cddp_ddp_join_begin(l->ddp, &join, &l->err), CDDP_E_UNSUPPORTED, "custom buffer hook");
+}
+
+LAB(buffers, may_be_replaced_by_the_module, 2) /* BUF-01 */
+{
+    int64_t one = 1;
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_add_buffer(l, "b", CDDP_F32, 1, 0.0);
+    lane_wrap(l);
+    cddp_tensor other = lane_tensor(l, CDDP_F32, &one, 1, 7.0 + l->r);
+    CHECK_OK(cddp_ddp_set_buffer(l->ddp, "b", &other, &l->err));
+    lane_iterate(l, 1.0);
+    CHECK(lane_first(l, &other) == 7.0);
+    CHECK_FAILS(cddp_ddp_set_buffer(l->ddp, "c", &other, &l->err), CDDP_E_ARG, "no buffer 'c'");
+    lane_unwrap(l);
+    lane_release(l, &other);
+}
+
+TEST_MAIN(ROW(verify, every_rank_fails_and_shows_both_sides), ROW(verify, is_left_out_without_init_sync),
+          ROW(broadcast, makes_parameters_and_buffers_equal_to_rank_zeros),
+          ROW(broadcast, leaves_buffers_alone_when_they_are_not_synchronised),
+          ROW(broadcast, leaves_ignored_ones_alone_and_reduces_shared_ones_once),
+          ROW(broadcast, keeps_at_most_two_in_flight), ROW(buffers, are_broadcast_and_not_averaged),
+          ROW(buffers, follow_the_flag_of_the_forward_before), ROW(buffers, can_be_synchronised_by_a_hook_after_forward),
+          ROW(buffers, may_be_replaced_by_the_module))
