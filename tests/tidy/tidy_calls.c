@@ -149,6 +149,8 @@ static void judge_statement(const tidy_file *f, const char *start, const char *e
         else statement[used++] = *at;
     }
     statement[used] = '\0';
+    for (char *alone = statement; (alone = strstr(alone, ")\n")) != NULL; alone++)
+        if (strncmp(alone + 2, "static", 6) == 0) memmove(statement, alone + 2, strlen(alone + 2) + 1);
     bool is_static = has_word(statement, "static");
     if (depth > 0 && !is_static) return;
     bool only_type = !has_initializer && (has_word(statement, "struct") || has_word(statement, "enum") || has_word(statement, "union")) &&
@@ -172,8 +174,12 @@ static const char *skip_directive(const char *at)
 static bool opens_type(const char *start, const char *brace)
 {
     char head[600];
-    snprintf(head, sizeof head, "%.*s", (int)(brace - start < 599 ? brace - start : 599), start);
-    return (has_word(head, "struct") || has_word(head, "union") || has_word(head, "enum")) && strchr(head, '(') == NULL;
+    if (brace - start > 599) start = brace - 599;
+    snprintf(head, sizeof head, "%.*s", (int)(brace - start), start);
+    /* Macros that stand alone on their lines, without a semicolon, may come before. */
+    const char *last = strrchr(head, ')');
+    const char *tail = last != NULL ? last + 1 : head;
+    return has_word(tail, "struct") || has_word(tail, "union") || has_word(tail, "enum");
 }
 
 static void check_globals_of(const tidy_file *f, tidy_report *report)

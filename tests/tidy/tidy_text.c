@@ -84,8 +84,22 @@ static bool has_mention(const char *text, const char *name, size_t length)
     return false;
 }
 
-static void check_tags_of(const tidy_file *f, const tidy_file *rules, const tidy_file *invariants, tidy_report *report)
+/* The documents that define tags: rules of DDP, and what the catalogue is measured against. */
+static const char *const tag_documents[] = {"docs/semantics.md", "docs/zoo.md"};
+
+static bool tag_is_defined(const tidy_tree *tree, const char *tag, size_t length)
 {
+    for (size_t i = 0; i < 2; i++) {
+        const tidy_file *document = tidy_tree_find(tree, tag_documents[i]);
+        if (document != NULL && has_mention(document->text, tag, length)) return true;
+    }
+    return false;
+}
+
+static void check_tags_of(const tidy_tree *tree, const tidy_file *f, tidy_report *report)
+{
+    const tidy_file *invariants = tidy_tree_find(tree, "docs/invariants.md");
+    bool has_rules = tidy_tree_find(tree, tag_documents[0]) != NULL;
     static const char *const not_rules[] = {"UTF-16", "UTF-32", "SHA-25", "ISO-88", "I-NAME"};
     for (const char *at = f->text; *at != '\0'; at++) {
         if (at > f->text && (tidy_is_word(at[-1]) || at[-1] == '-')) continue;
@@ -94,7 +108,7 @@ static void check_tags_of(const tidy_file *f, const tidy_file *rules, const tidy
         for (size_t i = 0; i < sizeof not_rules / sizeof not_rules[0]; i++)
             exempt |= strncmp(at, not_rules[i], strlen(not_rules[i])) == 0;
         if (exempt) continue;
-        if (tag != 0 && rules != NULL && !has_mention(rules->text, at, tag))
+        if (tag != 0 && has_rules && !tag_is_defined(tree, at, tag))
             tidy_report_add(report, f, at, "cites the rule %.*s, which docs/semantics.md does not have", (int)tag, at);
         if (invariant != 0 && invariants != NULL && !has_mention(invariants->text, at, invariant))
             tidy_report_add(report, f, at, "names %.*s, which docs/invariants.md does not have", (int)invariant, at);
@@ -103,11 +117,10 @@ static void check_tags_of(const tidy_file *f, const tidy_file *rules, const tidy
 
 void tidy_check_tags(const tidy_tree *tree, tidy_report *report)
 {
-    const tidy_file *rules = tidy_tree_find(tree, "docs/semantics.md");
-    const tidy_file *invariants = tidy_tree_find(tree, "docs/invariants.md");
     for (size_t i = 0; i < tree->count; i++) {
         const tidy_file *f = &tree->files[i];
-        if (!is_about_rules(f->path) && f != rules) check_tags_of(f, rules, invariants, report);
+        bool defines = strcmp(f->path, tag_documents[0]) == 0 || strcmp(f->path, tag_documents[1]) == 0;
+        if (!is_about_rules(f->path) && !defines) check_tags_of(tree, f, report);
     }
 }
 
