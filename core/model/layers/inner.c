@@ -32,6 +32,7 @@ cddp_status cd_inner_layer(cd_graph *graph, const cd_inner *inner, cd_value **y,
         return cd_fail(err, CDDP_E_ARG, "inner product: parameter is %s, x is %s", cddp_dtype_name(p), cddp_dtype_name(x));
     if (inner->x->tensor.dim_count != 1 || (inner->acc != NULL && !cd_tensor_same_sizes(&inner->acc->tensor, &inner->x->tensor)))
         return cd_fail(err, CDDP_E_ARG, "inner product: x and the sum so far want one number per sample");
+    if (inner->x->node != NULL) return cd_fail(err, CDDP_E_UNSUPPORTED, "inner product: x wants a gradient");
     void *state = NULL;
     CD_TRY(cd_graph_push(graph, sizeof inner->key, &state, err));
     *(uint64_t *)state = inner->key;
