@@ -226,6 +226,9 @@ static cddp_status reference_update(void *self, const cd_oracle_update *before, 
             CD_TRY(cd_optimizer_step(replica->optimizers[i].optimizer, err));
         }
     }
+    if (r->state == NULL) {
+        CD_TRY(cd_replica_regrid(replica, err)); /* free-running: it goes on from here by itself */
+    }
     reference_drop_gradients(r);
     cd_replica_get_slots(replica, r->slots, r->slot_parameters);
     *state = (cd_oracle_slots){r->slots, r->slot_parameters, r->slot_count};

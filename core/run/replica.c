@@ -298,3 +298,45 @@ cddp_status cd_replica_poison(const cd_micro *micro, const char *parameter, bool
     CD_TRY(value->device->fill(&element, values[micro->poison], NULL, err));
     return CDDP_OK;
 }
+
+/* ---- the grid ---- */
+
+static double regrid_number(double x)
+{
+    if (!(x > -1e15 && x < 1e15)) {
+        return x; /* what is not finite stays visible */
+    }
+    const double k = floor(x * 8.0 + 0.5);
+    return (k - 17.0 * floor((k + 8.0) / 17.0)) / 8.0;
+}
+
+static cddp_status regrid_tensor(const cddp_tensor *tensor, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    const cddp_device *device = tensor->device;
+    const int64_t numel = cddp_tensor_numel(tensor);
+    void *storage;
+    CD_TRY(device->allocate(device, CDDP_F64, numel + 1, &storage, err));
+    const cddp_tensor wide = cddp_tensor_of(device, storage, 0, CDDP_F64, tensor->sizes, tensor->dim_count);
+    CD_TRY_OUT(device->copy(&wide, tensor, NULL, err));
+    double *numbers = storage; /* (numel) the device is a host device: the graph computes */
+    for (int64_t i = 0; i < numel; i++) {
+        numbers[i] = regrid_number(numbers[i]);
+    }
+    CD_TRY_OUT(device->copy(tensor, &wide, NULL, err));
+out:
+    device->release(device, CDDP_F64, numel + 1, storage);
+    return status;
+}
+
+cddp_status cd_replica_regrid(cd_replica *r, cddp_error *err)
+{
+    cd_module *module = r->model->module;
+    for (size_t i = 0; r->settings.model.exact && cd_graph_computes(r->graph) && i < module->parameter_count; i++) {
+        const cd_parameter *parameter = &module->parameters[i];
+        if (parameter->requires_grad && cddp_dtype_is_float(parameter->tensor.dtype)) {
+            CD_TRY(regrid_tensor(&parameter->tensor, err));
+        }
+    }
+    return CDDP_OK;
+}

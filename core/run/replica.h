@@ -62,6 +62,10 @@ cddp_status cd_replica_backward(cd_replica *replica, const cd_micro *micro, cd_v
 cddp_status cd_replica_poison(const cd_micro *micro, const char *parameter, bool is_first, cddp_grad *grad,
                               cddp_error *err) CDDP_MUST_CHECK;
 
+/* With model.exact: puts every parameter back on the grid k/8, -8 <= k <= 8, wrapping around, so that the next
+** step's sums are exact again. Part of the declared program, on every rank and in the reference alike. */
+cddp_status cd_replica_regrid(cd_replica *replica, cddp_error *err) CDDP_MUST_CHECK;
+
 bool cd_replica_is_due(const cd_replica *replica, size_t optimizer, uint32_t step);
 /* The learning rate of a step: lr × lr_decay^step by repeated multiplication, so that a resumed run has its bits. */
 double cd_replica_lr(const cd_replica *replica, size_t optimizer, uint32_t step);

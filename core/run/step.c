@@ -228,6 +228,7 @@ cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err
     }
     CD_TRY(cd_trainer_tell_parameters(t, CD_MOMENT_AFTER_STEP, err));
     CD_TRY(cd_trainer_tell_optimizers(t, CD_MOMENT_AFTER_STEP, err));
+    CD_TRY(cd_replica_regrid(t->replica, err)); /* after the values were told: the grid would hide a small difference */
     CD_TRY(cd_trainer_zero_grad(t, err));
     CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_AFTER_STEP, err));
     return CDDP_OK;

@@ -24,6 +24,24 @@ static void count_mark(cd_tap *tap, const char *name)
     }
 }
 
+/* Coverage marks that other events imply, so that a stored trace has them too. */
+static void count_implied(cd_tap *tap, const cddp_event *event)
+{
+    switch (event->kind) {
+    case CDDP_EV_mark: count_mark(tap, event->text != NULL ? event->text : "?"); break;
+    case CDDP_EV_rebuild: count_mark(tap, "rebuild"); break;
+    case CDDP_EV_bucket_skip: count_mark(tap, "bucket_left_out"); break;
+    case CDDP_EV_unsynced_grad: count_mark(tap, "unsynced_gradient"); break;
+    case CDDP_EV_fault: count_mark(tap, "fault"); break;
+    case CDDP_EV_join_end:
+        if (event->as.join_end.shadow_iterations > 0) {
+            count_mark(tap, "join_shadow");
+        }
+        break;
+    default: break;
+    }
+}
+
 static void tap_event(void *self, const cddp_event *event)
 {
     cd_tap *tap = self;
@@ -36,9 +54,7 @@ static void tap_event(void *self, const cddp_event *event)
     rank->timeless = cd_event_digest(rank->timeless, event, true);
     rank->count++;
     rank->time_ns = event->time_ns;
-    if (event->kind == CDDP_EV_mark && event->text != NULL) {
-        count_mark(tap, event->text);
-    }
+    count_implied(tap, event);
     if (tap->judge != NULL) {
         tap->judge->event(tap->judge->self, event);
     }
