@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line. Long options take "--name value" or "--name=value", short ones "-n value" or "-nvalue", flags may be
 ** bundled ("-kv"), "--" ends the options, and options may stand before or after operands. */
+#define _POSIX_C_SOURCE 200809L
 #include "cli/args.h"
 
 #include "cli/suggest.h"
@@ -10,6 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 const cd_command_info cd_commands[CD_COMMAND_COUNT] = {
 #define CD_COMMAND(id, operands, summary, more) {#id, operands, summary, more},
@@ -96,9 +98,12 @@ static cddp_status read_words(reader *r, cddp_error *err)
     return CDDP_OK;
 }
 
+/* Something that exists, or what a person would write only for a file. */
 static bool looks_like_path(const char *word)
 {
+    struct stat info;
     size_t length = strlen(word);
+    if (stat(word, &info) == 0) return true;
     return strpbrk(word, "/.*?[") != NULL || (length > 5 && strcmp(word + length - 5, ".toml") == 0);
 }
 

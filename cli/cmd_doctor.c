@@ -14,6 +14,7 @@ static cddp_status make_plan(const char *backend, cddp_plan **plan, cddp_error *
     CD_TRY(cddp_plan_create(NULL, &p, err));
     cddp_status status = cddp_plan_set(p, "world.backend", backend, err);
     if (status == CDDP_OK) status = cddp_plan_set(p, "world.size", strcmp(backend, "self") == 0 ? "1" : "2", err);
+    if (status == CDDP_OK) status = cddp_plan_set(p, "title", "one step", err);
     if (status == CDDP_OK) status = cddp_plan_set(p, "train.steps", "1", err);
     if (status == CDDP_OK) status = cddp_plan_check(p, err);
     if (status == CDDP_OK) *plan = p;

@@ -82,8 +82,7 @@ static void put_result(cd_json *json, const cd_report *report, const cd_result *
     cd_json_put_text(json, "backend", result->backend);
     cd_json_put_integer(json, "world_size", result->world_size);
     cd_json_put_integer(json, "steps", result->steps);
-    cd_json_key(json, "seed");
-    cd_json_digest(json, result->seed);
+    cd_json_put_integer(json, "seed", (int64_t)result->seed);
     cd_json_put_text(json, "schedule", result->schedule);
     put_digest(json, "plan", result->plan_digest);
     put_digest(json, "trace", result->trace_digest);

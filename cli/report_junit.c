@@ -73,7 +73,7 @@ static void put_case(cd_text *text, const cd_report *report, const cd_result *re
 {
     cd_text_push(text, "    <testcase");
     put_name(text, result);
-    if (report->timings) cd_text_printf(text, " time=\"%.6f\"", (double)result->wall_ns / 1e9);
+    if (report->timings) cd_text_printf(text, " time=\"%.3f\"", (double)result->wall_ns / 1e9);
     bool clean = result->exit_code == CD_EXIT_VERIFIED;
     cd_text_push(text, clean ? "/>\n" : ">\n");
     if (clean) return;
@@ -103,7 +103,7 @@ void cd_report_junit(cd_text *text, const cd_report *report)
     cd_text_push(text, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite name=\"cddp-verify\"");
     cd_text_printf(text, " tests=\"%zu\" failures=\"%zu\" errors=\"%zu\" skipped=\"%zu\"", report->count,
                    counts[CD_EXIT_FINDINGS] + counts[CD_EXIT_INCONCLUSIVE], counts[CD_EXIT_USAGE], counts[CD_EXIT_ENVIRONMENT]);
-    if (report->timings) cd_text_printf(text, " time=\"%.6f\"", (double)wall_ns / 1e9);
+    if (report->timings) cd_text_printf(text, " time=\"%.3f\"", (double)wall_ns / 1e9);
     cd_text_push(text, ">\n");
     for (size_t i = 0; i < report->count; i++) put_case(text, report, &report->results[i]);
     cd_text_push(text, "  </testsuite>\n</testsuites>\n");

@@ -126,7 +126,9 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
 {
     put_header(text, result);
     put_details(text, result);
-    if (result->summary[0] != '\0' && result->details[0] == '\0') put_line(text, "", result->summary);
+    /* A summary that only repeats the culprit's title says nothing new. */
+    bool told = result->finding_count > 0 && strstr(result->summary, result->findings[0].finding.title) != NULL;
+    if (result->summary[0] != '\0' && result->details[0] == '\0' && !told) put_line(text, "", result->summary);
     if (strcmp(result->reason, result->summary) != 0) put_line(text, "because", result->reason);
     for (size_t i = 0; i < result->finding_count && (i == 0 || report->verbose); i++) put_finding(text, &result->findings[i], i == 0);
     if (!report->verbose) put_consequences(text, result);

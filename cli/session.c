@@ -129,7 +129,8 @@ static void take_context(cd_result *result, const cd_recorder *recorder)
 /* The schedule that the run took, as a replay needs it. */
 static void take_schedule(cd_result *result, const cd_compose *compose)
 {
-    size_t bytes = cd_compose_print_schedule(compose, NULL, 0) + 1;
+    char start[64];
+    size_t bytes = cd_compose_print_schedule(compose, start, sizeof start) + 1;
     char *schedule = cd_arena_push(&result->arena, bytes);
     if (schedule == NULL) return;
     cd_compose_print_schedule(compose, schedule, bytes);

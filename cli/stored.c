@@ -115,10 +115,11 @@ typedef struct source {
     int64_t run;
 } source;
 
+/* As recorded: every rank's own order is what checks rely on, and shards were merged when they were stored. */
 static cddp_status replay(void *context, const cddp_trace_sink *sink, cddp_error *err)
 {
     source *s = context;
-    return cddp_store_each_event(s->store, s->run, CDDP_STORE_MERGED, sink, err);
+    return cddp_store_each_event(s->store, s->run, CDDP_STORE_RECORDED, sink, err);
 }
 
 static cddp_status judge_plan(cd_result *result, const cd_session *session, const cddp_plan *plan, const cddp_stored_run *run,
