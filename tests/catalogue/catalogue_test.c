@@ -6,6 +6,7 @@
 ** A scenario fails when its verdict is not what it expects, or when its two runs differ in any event. With --marks,
 ** every coverage mark listed in the file must have been reached by some scenario.
 */
+#include "cddp/plugin.h"
 #include "cli/compose.h"
 #include "core/base/error.h"
 #include "scenarios/reader/reader.h"
@@ -15,6 +16,9 @@
 #include <string.h>
 
 #define MARKS_MAX 256
+
+/* tests/plants/hooks.c: mistakes that scenarios/bugs is about and that the product does not contain. */
+extern const cddp_plugin cddp_plugin_v1;
 
 typedef struct catalogue {
     const cddp_registry *registry;
@@ -158,7 +162,8 @@ int main(int argc, char **argv)
     cddp_error err = CDDP_ERROR_INIT;
     cddp_registry *registry = NULL;
     const char *marks = NULL;
-    if (cddp_registry_create(NULL, &registry, &err) != CDDP_OK) {
+    if (cddp_registry_create(NULL, &registry, &err) != CDDP_OK ||
+        cddp_registry_add_plugin(registry, &cddp_plugin_v1, &err) != CDDP_OK) {
         print_error("registry", &err);
         return EXIT_FAILURE;
     }

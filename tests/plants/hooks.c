@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Planted communication hooks: each is a mistake that people make, written against the public ports alone.
+**
+** They come as a plugin (cddp-verify --plugin …/cddp-plants.so) and are linked into the catalogue test; the product
+** contains none of them.
+**
+**     plant_sum          sums and forgets to divide
+**     plant_twice        divides before the sum, and again after it
+**     plant_local        rank 1 takes part in the sum and then returns its own bucket
+**     plant_first_only   divides only the first gradient of a bucket
+**     plant_constant     returns the number 7 everywhere
+*/
+#include "cddp/plugin.h"
+
+#include <stdlib.h>
+
+#define BUCKETS_MAX 256
+
+/* Scratch of one rank: copies that live until the reducer is destroyed. */
+typedef struct plant {
+    struct {
+        const cddp_device *device;
+        cddp_dtype dtype;
+        int64_t numel;
+        void *storage;
+    } scratch[BUCKETS_MAX];
+} plant;
+
+static cddp_status plant_create(const cddp_hook_context *context, void **self, cddp_error *err)
+{
+    (void)context;
+    plant *p = calloc(1, sizeof *p);
+    if (p == NULL) {
+        return cddp_error_set(err, CDDP_E_NOMEM, "no memory for a planted hook");
+    }
+    *self = p;
+    return CDDP_OK;
+}
+
+static void plant_destroy(void *self)
+{
+    plant *p = self;
+    for (size_t i = 0; p != NULL && i < BUCKETS_MAX; i++) {
+        if (p->scratch[i].storage != NULL) {
+            p->scratch[i].device->release(p->scratch[i].device, p->scratch[i].dtype, p->scratch[i].numel, p->scratch[i].storage);
+        }
+    }
+    free(p);
+}
+
+static cddp_status post_sum(const cddp_grad_bucket *bucket, const cddp_tensor *tensor, cddp_group *group, cddp_future *future,
+                            cddp_error *err)
+{
+    cddp_collective c = {.size = sizeof c, .op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_SUM, .input = *tensor,
+                         .output = *tensor, .label = (uint64_t)bucket->index + 1};
+    const cddp_status status = cddp_group_post(group, &c, &future->works[future->work_count], err);
+    if (status == CDDP_OK) {
+        future->work_count++;
+    }
+    return status;
+}
+
+static cddp_status run_sum(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    future->result = bucket->buffer;
+    return post_sum(bucket, &bucket->buffer, group, future, err);
+}
+
+static cddp_status divide_again(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    future->next = NULL;
+    future->work_count = 0;
+    future->result = bucket->buffer;
+    return bucket->buffer.device->divide(&bucket->buffer, &bucket->buffer, (int64_t)future->scratch[0], NULL, err);
+}
+
+static cddp_status run_twice(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    const cddp_tensor *buffer = &bucket->buffer;
+    const cddp_status status = buffer->device->divide(buffer, buffer, cddp_group_size(group), NULL, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    future->scratch[0] = cddp_group_size(group);
+    future->next = divide_again;
+    return post_sum(bucket, buffer, group, future, err);
+}
+
+/* A copy of the bucket that takes part in the sum in its place. */
+static cddp_status copy_bucket(plant *p, const cddp_grad_bucket *bucket, cddp_tensor *copy, cddp_error *err)
+{
+    const cddp_tensor *buffer = &bucket->buffer;
+    const uint32_t i = bucket->index + (bucket->generation > 0 ? BUCKETS_MAX / 2 : 0);
+    if (bucket->index >= BUCKETS_MAX / 2) {
+        return cddp_error_set(err, CDDP_E_LIMIT, "planted hook: bucket %u is one too many", bucket->index);
+    }
+    if (p->scratch[i].storage == NULL) {
+        const cddp_status status =
+            buffer->device->allocate(buffer->device, buffer->dtype, buffer->sizes[0], &p->scratch[i].storage, err);
+        if (status != CDDP_OK) {
+            return status;
+        }
+        p->scratch[i].device = buffer->device;
+        p->scratch[i].dtype = buffer->dtype;
+        p->scratch[i].numel = buffer->sizes[0];
+    }
+    *copy = cddp_tensor_of(buffer->device, p->scratch[i].storage, 0, buffer->dtype, buffer->sizes, 1);
+    return buffer->device->copy(copy, buffer, NULL, err);
+}
+
+static cddp_status run_local(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    cddp_tensor sent = bucket->buffer;
+    cddp_status status = bucket->buffer.device->divide(&bucket->buffer, &bucket->buffer, cddp_group_size(group), NULL, err);
+    if (status == CDDP_OK && cddp_group_rank(group) == 1) {
+        status = copy_bucket(self, bucket, &sent, err);
+    }
+    future->result = bucket->buffer;
+    return status == CDDP_OK ? post_sum(bucket, &sent, group, future, err) : status;
+}
+
+static cddp_status run_first_only(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    const cddp_tensor first = cddp_tensor_slice(&bucket->buffer, bucket->offsets[0], bucket->lengths[0]);
+    const cddp_status status = first.device->divide(&first, &first, cddp_group_size(group), NULL, err);
+    future->result = bucket->buffer;
+    return status == CDDP_OK ? post_sum(bucket, &bucket->buffer, group, future, err) : status;
+}
+
+static cddp_status make_constant(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    future->next = NULL;
+    future->work_count = 0;
+    future->result = bucket->buffer;
+    return bucket->buffer.device->fill(&bucket->buffer, 7.0, NULL, err);
+}
+
+static cddp_status run_constant(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    future->next = make_constant;
+    return post_sum(bucket, &bucket->buffer, group, future, err);
+}
+
+#define PLANT(plant_name, runs)                                                                    \
+    static const cddp_hook plant_name = {.size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = #plant_name, \
+                                         .create = plant_create, .destroy = plant_destroy, .run = runs}
+PLANT(plant_sum, run_sum);
+PLANT(plant_twice, run_twice);
+PLANT(plant_local, run_local);
+PLANT(plant_first_only, run_first_only);
+PLANT(plant_constant, run_constant);
+
+static const cddp_hook *const hooks[] = {&plant_sum, &plant_twice, &plant_local, &plant_first_only, &plant_constant, NULL};
+
+CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
+const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin), .abi = CDDP_PLUGIN_ABI, .name = "plants", .version = "1",
+                                    .hooks = hooks};
