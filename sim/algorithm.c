@@ -92,7 +92,7 @@ cd_ring_segments cd_ring_get_segments(const cd_program *program)
 static bool ring_get(const cd_program *p, uint32_t index, cd_action *action)
 {
     uint32_t n = p->size, steps = 2 * (n - 1);
-    cd_ring_segments s = cd_ring_get_segments(p);
+    cd_ring_segments s = p->ring;
     bool sends = true;
     uint32_t step = 0, segment = index;
     if (index >= s.per_chunk) {

@@ -33,6 +33,12 @@ typedef struct cd_action {
     int64_t begin, count; /* elements of the work buffer */
 } cd_action;
 
+/* How a ring cuts the data: `size` chunks of per_chunk segments each; the last ones may be short or empty. */
+typedef struct cd_ring_segments {
+    uint32_t per_chunk;
+    int64_t elements; /* of a segment */
+} cd_ring_segments;
+
 /* What a program is made from. Everything here must agree between members for the programs to fit together. */
 typedef struct cd_program {
     cd_algorithm algorithm;
@@ -45,13 +51,9 @@ typedef struct cd_program {
     uint32_t element_bytes;
     const int64_t *counts;      /* allgather, reduce_scatter, alltoall: elements per member, or NULL: equal shares */
     const int64_t *send_counts; /* alltoall */
+    cd_ring_segments ring;      /* rings: cd_ring_get_segments of the rest */
 } cd_program;
 
-/* How a ring cuts the data: `size` chunks of per_chunk segments each; the last ones may be short or empty. */
-typedef struct cd_ring_segments {
-    uint32_t per_chunk;
-    int64_t elements; /* of a segment */
-} cd_ring_segments;
 cd_ring_segments cd_ring_get_segments(const cd_program *program);
 static inline bool cd_algorithm_is_ring(cd_algorithm algorithm)
 {

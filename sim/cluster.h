@@ -25,7 +25,8 @@ struct cd_message {
     uint64_t bytes;
     uint64_t sent_ns, time_ns; /* when it left; when it arrives (or arrived, in a timed graph) */
     cddp_tensor data;          /* a copy, or undefined when there is no content */
-    uint32_t source_rank, target_rank, port;
+    uint32_t source_rank, target_rank;
+    uint64_t busy_ns;          /* of a port, on its link */
     bool is_received;          /* passed the receiver's port */
 };
 
@@ -116,6 +117,8 @@ struct cd_cluster {
     cd_staging *free_staging, *used_staging;
     uint64_t staging_serial;
     uint64_t *send_port_free_ns, *receive_port_free_ns; /* (port_count) */
+    const cd_link *last_link;   /* what cd_link_busy_ns last said: chunks of one size follow each other */
+    uint64_t last_bytes, last_busy_ns;
     cd_link_fault *link_faults; /* (fault_count) */
     uint32_t link_fault_count;
 };

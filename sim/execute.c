@@ -121,6 +121,7 @@ void cd_part_describe_program(cd_part *part)
                                  .ranks_per_node = config->network.ranks_per_node, .numel = numel,
                                  .element_bytes = subject->device != NULL ? (uint32_t)cddp_dtype_bytes(subject->dtype) : 0,
                                  .counts = c->counts, .send_counts = c->send_counts};
+    if (cd_algorithm_is_ring(config->algorithm)) part->program.ring = cd_ring_get_segments(&part->program);
     part->action = 0;
     part->is_blocked = false;
     part->last_arrival_ns = 0;

@@ -15,7 +15,6 @@
 #define DEFAULT_STACK_BYTES ((size_t)256 * 1024)
 #define DEFAULT_DEVIATIONS 65536u
 #define WORLD_SIZE_MAX 65536u
-#define FIRST_EVENTS 64u
 
 static size_t round_up(size_t bytes, size_t unit)
 {
@@ -145,14 +144,13 @@ static cddp_status make_parts(cd_sim *sim, cddp_error *err)
     cd_memory_init(&sim->memory, host->block + host->region_offset, host->region_bytes);
     sim->ranks = cd_memory_allocate(&sim->memory, n * sizeof *sim->ranks);
     sim->ready = cd_memory_allocate(&sim->memory, n * sizeof *sim->ready);
-    cd_heap_entry *events = cd_memory_allocate(&sim->memory, FIRST_EVENTS * sizeof *events);
+    bool has_events = cd_queue_init(&sim->events, &sim->memory);
     cd_deviation *deviations = cd_memory_allocate(&sim->memory, host->config.deviations_max * sizeof *deviations);
-    if (sim->ranks == NULL || sim->ready == NULL || events == NULL || deviations == NULL) {
+    if (sim->ranks == NULL || sim->ready == NULL || !has_events || deviations == NULL) {
         sim->ranks = NULL;
         return cd_fail(err, CDDP_E_NOMEM, "%zu bytes are too few for a world of %u ranks", host->region_bytes, n);
     }
     memset(sim->ranks, 0, n * sizeof *sim->ranks);
-    cd_heap_init(&sim->events, events, FIRST_EVENTS);
     sim->schedule = (cd_schedule){.items = deviations, .capacity = host->config.deviations_max};
     return CDDP_OK;
 }

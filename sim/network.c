@@ -40,17 +40,6 @@ cddp_status cd_network_init(cd_network *network, const cd_network_config *config
     return CDDP_OK;
 }
 
-uint32_t cd_network_node(const cd_network *network, uint32_t rank)
-{
-    return network->config.ranks_per_node != 0 ? rank / network->config.ranks_per_node : rank;
-}
-
-const cd_link *cd_network_link(const cd_network *network, uint32_t source, uint32_t target)
-{
-    bool inside = cd_network_node(network, source) == cd_network_node(network, target);
-    return inside ? &network->config.intra : &network->config.inter;
-}
-
 uint64_t cd_link_busy_ns(const cd_link *link, uint64_t bytes)
 {
     const uint64_t second = UINT64_C(1000000000);

@@ -44,8 +44,15 @@ typedef struct cd_network {
 
 cddp_status cd_network_init(cd_network *network, const cd_network_config *config, uint32_t world_size, uint64_t seed,
                             cddp_error *err) CDDP_MUST_CHECK;
-uint32_t cd_network_node(const cd_network *network, uint32_t rank);
-const cd_link *cd_network_link(const cd_network *network, uint32_t source, uint32_t target);
+static inline uint32_t cd_network_node(const cd_network *network, uint32_t rank)
+{
+    return network->config.ranks_per_node != 0 ? rank / network->config.ranks_per_node : rank;
+}
+static inline const cd_link *cd_network_link(const cd_network *network, uint32_t source, uint32_t target)
+{
+    bool inside = cd_network_node(network, source) == cd_network_node(network, target);
+    return inside ? &network->config.intra : &network->config.inter;
+}
 /* How long bytes keep a port of this link busy, without the overhead; rounded up. */
 uint64_t cd_link_busy_ns(const cd_link *link, uint64_t bytes);
 /* Latency of one message; `ordinal` numbers the messages of this ordered pair, so that jitter depends on nothing else. */

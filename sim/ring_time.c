@@ -16,11 +16,19 @@
 
 #include <string.h>
 
+/* The loop below is compiled twice where the compiler can choose at start: the bits are the same, see above. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__gnu_linux__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define WIDE __attribute__((target_clones("avx2", "default")))
+#else
+#define WIDE
+#endif
+
 typedef struct row {
     double *restrict time;
     double *restrict port;
     const double *restrict arrival;
-    double *restrict passed; /* arrival at the next rank, shifted by the caller */
+    double *restrict passed; /* arrival at rank r-1 */
     const double *restrict cost;
     const double *restrict mask;
     const double *restrict latency;
@@ -31,7 +39,7 @@ static inline double later(double a, double b)
     return a > b ? a : b;
 }
 
-static void step_row(row x, size_t n)
+WIDE static void step_row(row x, size_t n)
 {
     for (size_t r = 0; r < n; r++) {
         double time = later(x.time[r], x.arrival[r]);
@@ -58,8 +66,7 @@ typedef struct tables {
     cd_ring_segments segments;
     size_t n;
     double *latency, *is_far; /* (n) */
-    double *arrival;                 /* (segments, n + 1): behind each row one place for the wrap-around */
-    double *spare;                   /* (n + 1) */
+    double *arrival;                 /* (2, segments, n + 1): place r + 1 is rank r's, place 0 is the last rank's again; used in turns */
     double *near_cost, *far_cost, *mask; /* (segments, 2n): by chunk, twice in a row */
     bool has_near, has_far;
 } tables;
@@ -67,7 +74,7 @@ typedef struct tables {
 size_t cd_ring_time_scratch(const cd_program *program)
 {
     size_t n = program->size, s = cd_ring_get_segments(program).per_chunk;
-    return 2 * n + (s + 1) * (n + 1) + 3 * s * 2 * n;
+    return 2 * n + 2 * s * (n + 1) + 3 * s * 2 * n;
 }
 
 static void fill_costs(const cd_ring_time *ring, tables *t)
@@ -97,8 +104,7 @@ static tables make_tables(const cd_ring_time *ring)
     t.latency = at;
     t.is_far = at += n;
     t.arrival = at += n;
-    t.spare = at += s * (n + 1);
-    t.near_cost = at += n + 1;
+    t.near_cost = at += 2 * s * (n + 1);
     t.far_cost = at += s * 2 * n;
     t.mask = at += s * 2 * n;
     for (size_t r = 0; r < n; r++) {
@@ -113,28 +119,26 @@ static tables make_tables(const cd_ring_time *ring)
     return t;
 }
 
-/* Position `step` of segment j in every program: receive (unless before the first) and pass on chunk r + first. */
-static void run_row(const cd_ring_time *ring, tables *t, size_t j, size_t first, const double *arrival)
+/* One position of every program: what arrived by `turn` is received, chunk r + first is passed on for the other turn. */
+static void run_row(const cd_ring_time *ring, tables *t, size_t j, size_t first, size_t turn)
 {
-    size_t at = j * 2 * t->n + first;
-    row x = {ring->time, ring->port, arrival, t->spare, t->near_cost + at, t->mask + at, t->latency};
+    size_t at = j * 2 * t->n + first, segments = t->segments.per_chunk;
+    double *now = t->arrival + (turn * segments + j) * (t->n + 1), *next = t->arrival + ((1 - turn) * segments + j) * (t->n + 1);
+    row x = {ring->time, ring->port, now + 1, next, t->near_cost + at, t->mask + at, t->latency};
     if (!t->has_near) x.cost = t->far_cost + at;
     if (t->has_near && t->has_far) step_mixed(x, t->far_cost + at, t->is_far, t->n);
     else step_row(x, t->n);
-    /* What rank r passed on arrives at rank r-1. */
-    double *next = t->arrival + j * (t->n + 1);
-    memcpy(next, t->spare + 1, (t->n - 1) * sizeof *next);
-    next[t->n - 1] = t->spare[0];
+    next[t->n] = next[0]; /* what rank 0 passed on arrives at the last rank */
 }
 
 void cd_ring_time_run(const cd_ring_time *ring)
 {
     tables t = make_tables(ring);
     size_t n = t.n, steps = 2 * (n - 1), segments = t.segments.per_chunk;
-    memset(t.arrival, 0, segments * (n + 1) * sizeof *t.arrival);
-    for (size_t j = 0; j < segments; j++) run_row(ring, &t, j, 1, t.arrival + j * (n + 1));
+    memset(t.arrival, 0, 2 * segments * (n + 1) * sizeof *t.arrival);
+    for (size_t j = 0; j < segments; j++) run_row(ring, &t, j, 1, 0);
     for (size_t step = 0; step + 1 < steps; step++)
-        for (size_t j = 0; j < segments; j++) run_row(ring, &t, j, (2 + step) % n, t.arrival + j * (n + 1));
+        for (size_t j = 0; j < segments; j++) run_row(ring, &t, j, (2 + step) % n, (step + 1) % 2);
     for (size_t j = 0; j < segments; j++)
-        for (size_t r = 0; r < n; r++) ring->time[r] = later(ring->time[r], t.arrival[j * (n + 1) + r]);
+        for (size_t r = 0; r < n; r++) ring->time[r] = later(ring->time[r], t.arrival[((steps % 2) * segments + j) * (n + 1) + r + 1]);
 }

@@ -5,10 +5,10 @@
 ** Memory   a cd_sim lies at the start of its block; everything it points to lies in the block, except cd_sim_host.
 */
 #pragma once
-#include "core/base/heap.h"
 #include "core/trace/tracer.h"
 #include "sim/fiber.h"
 #include "sim/memory.h"
+#include "sim/queue.h"
 #include "sim/world.h"
 
 /* Something that happens at a time; embedded as the first member of whatever happens. */
@@ -98,8 +98,7 @@ struct cd_sim {
     cd_sim_host *host;
     cd_memory memory;
     uint64_t now_ns;
-    uint64_t event_sequence;
-    cd_heap events;
+    cd_queue events;
     cd_sim_rank *ranks;  /* (world_size) */
     uint32_t world_size;
     uint32_t *ready;     /* (world_size) ring of rank numbers */

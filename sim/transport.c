@@ -99,19 +99,32 @@ static bool pass_link_faults(cd_sim *sim, cd_message *m, uint64_t *arrival_ns)
     return true;
 }
 
+static uint64_t busy_of(struct cd_cluster *cluster, const cd_link *link, uint64_t bytes)
+{
+    if (cluster->last_link != link || cluster->last_bytes != bytes) {
+        cluster->last_link = link;
+        cluster->last_bytes = bytes;
+        cluster->last_busy_ns = cd_link_busy_ns(link, bytes);
+    }
+    return cluster->last_busy_ns;
+}
+
 /* Ports are taken in the order of sending; see sim/network.h for the model. */
 static uint64_t arrival_of(cd_sim *sim, cd_part *part, cd_message *m, uint32_t ordinal)
 {
     if (sim->host->config.transport != CD_SIM_MESSAGES || m->source_rank == m->target_rank) return sim->now_ns;
     const cd_network *network = &sim->host->network;
     const cd_link *link = cd_network_link(network, m->source_rank, m->target_rank);
-    uint64_t busy = cd_link_busy_ns(link, m->bytes);
+    m->busy_ns = busy_of(sim->cluster, link, m->bytes);
     uint64_t *port = &sim->cluster->send_port_free_ns[cd_network_port(network, m->source_rank, m->target_rank)];
     uint64_t start = *port > sim->now_ns ? *port : sim->now_ns;
-    *port = start + link->overhead_ns + busy;
+    *port = start + link->overhead_ns + m->busy_ns;
     m->sent_ns = start;
-    uint64_t key = cd_hash_mix(part->coll->comm->id, part->coll->ordinal);
-    uint64_t arrival = *port + cd_network_latency_ns(network, m->source_rank, m->target_rank, network->config.jitter_ns != 0 ? cd_hash_mix(key, ordinal) : 0);
+    uint64_t arrival = *port + link->latency_ns;
+    if (network->config.jitter_ns != 0) {
+        uint64_t key = cd_hash_mix(part->coll->comm->id, part->coll->ordinal);
+        arrival = *port + cd_network_latency_ns(network, m->source_rank, m->target_rank, cd_hash_mix(key, ordinal));
+    }
     if (arrival < part->last_arrival_ns) arrival = part->last_arrival_ns; /* one connection: no overtaking */
     return arrival;
 }
@@ -125,9 +138,8 @@ static void arrive(cd_sim *sim, cd_sim_event *event)
     bool wired = sim->host->config.transport == CD_SIM_MESSAGES && m->source_rank != m->target_rank;
     if (wired && !m->is_received) {
         /* The receiver's port is busy for as long as the sender's was; without contention that time has just passed. */
-        uint64_t busy = cd_link_busy_ns(cd_network_link(network, m->source_rank, m->target_rank), m->bytes);
         uint64_t *port = &sim->cluster->receive_port_free_ns[cd_network_port(network, m->target_rank, m->source_rank)];
-        uint64_t done = *port + busy > sim->now_ns ? *port + busy : sim->now_ns;
+        uint64_t done = *port + m->busy_ns > sim->now_ns ? *port + m->busy_ns : sim->now_ns;
         *port = done;
         m->is_received = true;
         if (done > sim->now_ns) {

@@ -37,7 +37,7 @@ void cd_sim_audit(const cd_sim *sim)
     }
     CD_ASSERT(ready == sim->ready_count && running == (sim->current != NULL)); /* W2 */
     CD_ASSERT(ended == sim->ended_count);
-    const cd_heap_entry *first = cd_heap_find_first(&sim->events);
+    const cd_heap_entry *first = cd_queue_find_first(&sim->events);
     CD_ASSERT(first == NULL || first->time >= sim->now_ns || sim->over); /* W1 */
 }
 
@@ -48,26 +48,10 @@ void cd_sim_exhausted(cd_sim *sim)
     sim->out_of_memory = true;
 }
 
-static bool grow_events(cd_sim *sim)
-{
-    size_t capacity = sim->events.capacity * 2;
-    cd_heap_entry *entries = cd_memory_allocate(&sim->memory, capacity * sizeof *entries);
-    if (entries == NULL) return false;
-    memcpy(entries, sim->events.entries, sim->events.count * sizeof *entries);
-    cd_memory_release(&sim->memory, sim->events.entries, sim->events.capacity * sizeof *entries);
-    sim->events.entries = entries;
-    sim->events.capacity = capacity;
-    return true;
-}
-
 void cd_sim_schedule_event(cd_sim *sim, cd_sim_event *event, uint64_t time_ns)
 {
     CD_ASSERT(time_ns >= sim->now_ns); /* W1 */
-    if (sim->events.count == sim->events.capacity && !grow_events(sim)) {
-        cd_sim_exhausted(sim);
-        return;
-    }
-    cd_heap_push(&sim->events, (cd_heap_entry){time_ns, sim->event_sequence++, event});
+    if (!cd_queue_push(&sim->events, time_ns, event)) cd_sim_exhausted(sim);
 }
 
 static void push_ready(cd_sim *sim, cd_sim_rank *rank)
@@ -390,14 +374,14 @@ static bool step(cd_sim *sim)
         }
         return true;
     }
-    const cd_heap_entry *first = cd_heap_find_first(&sim->events);
+    const cd_heap_entry *first = cd_queue_find_first(&sim->events);
     if (first == NULL) return false;
     if (first->time > sim->host->config.time_limit_ns) {
         sim->out_of_time = true;
         return false;
     }
     cd_heap_entry entry = {0};
-    cd_heap_pop(&sim->events, &entry);
+    cd_queue_pop(&sim->events, &entry);
     sim->now_ns = entry.time;
     sim->stats.events++;
     cd_sim_event *event = entry.item;
