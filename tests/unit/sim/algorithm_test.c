@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The association of every algorithm: written out for four ranks, and the same bits on every transport. */
+#include "tests/unit/sim/fixture.h"
+
+#include <string.h>
+
+#define N 600
+
+typedef struct job {
+    cddp_red_op op;
+    double premultiplier[8];
+    float in[8][N], out[8][N];
+} job;
+
+static cddp_status reduce(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    sim_fixture *f = argument;
+    job *j = f->data;
+    cddp_group *g = NULL;
+    int64_t n = N;
+    cddp_status status = fixture_group(f, rank, "world", &g, err);
+    cddp_collective c = {.op = CDDP_OP_ALLREDUCE, .reduce_op = j->op, .premultiplier = j->premultiplier[rank->rank]};
+    c.input = cddp_tensor_of(cddp_device_cpu(), j->in[rank->rank], 0, CDDP_F32, &n, 1);
+    c.output = cddp_tensor_of(cddp_device_cpu(), j->out[rank->rank], 0, CDDP_F32, &n, 1);
+    cddp_work *work = NULL;
+    if (status == CDDP_OK) status = cddp_group_post(g, &c, &work, err);
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    cddp_group_destroy(g);
+    return status;
+}
+
+/* Values whose sums depend on the order. */
+static void fill(job *j)
+{
+    uint64_t h = 1;
+    for (int r = 0; r < 8; r++)
+        for (int i = 0; i < N; i++) {
+            h = h * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+            j->in[r][i] = (float)((double)(int32_t)(h >> 32) / (double)(1 << (h >> 58 & 15)));
+        }
+}
+
+static void run(job *j, cd_algorithm a, cd_sim_transport t, uint32_t ranks)
+{
+    sim_fixture f = {.config = CD_SIM_CONFIG_INIT, .data = j};
+    f.config.world_size = ranks;
+    f.config.algorithm = a;
+    f.config.transport = t;
+    f.config.network.ranks_per_node = 2;
+    f.config.network.inter = *cd_link_get(CD_LINK_infiniband_hdr);
+    memset(j->out, 0, sizeof j->out);
+    fixture_run(&f, reduce);
+    fixture_destroy(&f);
+}
+
+static float expected(cd_algorithm a, const job *j, int i)
+{
+    float x[4] = {j->in[0][i], j->in[1][i], j->in[2][i], j->in[3][i]};
+    bool second_half = i >= N / 2;
+    int c = i / (N / 4); /* chunk of a ring: from rank c-1 downwards to rank c */
+    switch (a) {
+    case CD_ALGORITHM_flat:
+        return ((x[0] + x[1]) + x[2]) + x[3];
+    case CD_ALGORITHM_any_order: /* fifo: as they arrive; rank 3 completes the group, and so goes on first */
+        return ((x[3] + x[0]) + x[1]) + x[2];
+    case CD_ALGORITHM_gloo_ring:
+    case CD_ALGORITHM_ring:
+        return ((x[(c + 3) % 4] + x[(c + 2) % 4]) + x[(c + 1) % 4]) + x[c];
+    case CD_ALGORITHM_halving_doubling:
+    case CD_ALGORITHM_binomial_tree:
+        return (x[0] + x[1]) + (x[2] + x[3]);
+    case CD_ALGORITHM_double_tree:
+        return second_half ? x[3] + ((x[1] + x[2]) + x[0]) : x[0] + ((x[2] + x[1]) + x[3]);
+    case CD_ALGORITHM_two_level: /* two leaders: the second is the first's child in one tree, its parent in the other */
+        return (x[0] + x[1]) + (x[2] + x[3]);
+    case CD_ALGORITHM_COUNT:
+        break;
+    }
+    return 0;
+}
+
+TEST(algorithm, adds_in_its_documented_order)
+{
+    (void)state;
+    static job j = {.op = CDDP_RED_SUM};
+    fill(&j);
+    uint32_t differ = 0;
+    for (int a = 0; a < CD_ALGORITHM_COUNT; a++) {
+        run(&j, (cd_algorithm)a, CD_SIM_DIRECT, 4);
+        for (int r = 0; r < 4; r++)
+            for (int i = 0; i < N; i++) {
+                cd_test_row("%s, rank %d, element %d", cd_algorithm_name((cd_algorithm)a), r, i);
+                float want = expected((cd_algorithm)a, &j, i);
+                assert_memory_equal(&j.out[r][i], &want, sizeof want);
+                differ += want != expected(CD_ALGORITHM_flat, &j, i);
+            }
+    }
+    assert_true(differ > 1000); /* the values do tell orders apart */
+}
+
+TEST(algorithm, has_the_same_bits_on_every_transport)
+{
+    (void)state;
+    static job j, k;
+    for (uint32_t ranks = 2; ranks <= 8; ranks++)
+        for (int a = 0; a < CD_ALGORITHM_any_order; a++) {
+            fill(&j);
+            fill(&k);
+            j.op = k.op = ranks % 2 ? CDDP_RED_AVG : CDDP_RED_SUM;
+            run(&j, (cd_algorithm)a, CD_SIM_DIRECT, ranks);
+            for (int t = CD_SIM_MODEL; t <= CD_SIM_MESSAGES; t++) {
+                run(&k, (cd_algorithm)a, (cd_sim_transport)t, ranks);
+                cd_test_row("%s, %u ranks, transport %d", cd_algorithm_name((cd_algorithm)a), ranks, t);
+                assert_memory_equal(j.out, k.out, sizeof j.out);
+            }
+            for (uint32_t r = 1; r < ranks; r++) assert_memory_equal(j.out[0], j.out[r], sizeof j.out[0]);
+        }
+}
+
+TEST(algorithm, averages_divide_the_sum_and_premultipliers_scale_each_contribution)
+{
+    (void)state;
+    static job j;
+    for (int t = 0; t <= CD_SIM_MESSAGES; t++) {
+        for (int r = 0; r < 3; r++)
+            for (int i = 0; i < N; i++) j.in[r][i] = (float)(i % 7 + r);
+        j.op = CDDP_RED_AVG;
+        run(&j, CD_ALGORITHM_flat, (cd_sim_transport)t, 3);
+        for (int i = 0; i < N; i++) assert_true(j.out[1][i] == (float)(3 * (i % 7) + 3) / 3.0f);
+        j.op = CDDP_RED_PREMUL_SUM;
+        for (int r = 0; r < 3; r++) j.premultiplier[r] = 0.5;
+        run(&j, CD_ALGORITHM_gloo_ring, (cd_sim_transport)t, 3);
+        for (int i = 0; i < N; i++) assert_true(j.out[2][i] == 0.5f * (float)(3 * (i % 7) + 3));
+    }
+}
+
+TEST(algorithm, any_order_is_a_choice_that_random_schedules_explore)
+{
+    (void)state;
+    static job j = {.op = CDDP_RED_SUM};
+    fill(&j);
+    uint32_t flat = 0, runs = 40;
+    for (uint64_t seed = 0; seed < runs; seed++) {
+        sim_fixture f = {.config = CD_SIM_CONFIG_INIT, .data = &j};
+        f.config.world_size = 4;
+        f.config.algorithm = CD_ALGORITHM_any_order;
+        f.chooser = cd_chooser_random(&f.random, seed);
+        f.config.chooser = &f.chooser;
+        fixture_run(&f, reduce);
+        fixture_destroy(&f);
+        float want = expected(CD_ALGORITHM_flat, &j, 0);
+        flat += memcmp(&want, &j.out[0][0], sizeof want) == 0;
+        for (int r = 1; r < 4; r++) assert_memory_equal(j.out[0], j.out[r], sizeof j.out[0]);
+    }
+    assert_true(flat < runs);
+}
+
+TEST_MAIN(ROW(algorithm, adds_in_its_documented_order), ROW(algorithm, has_the_same_bits_on_every_transport),
+          ROW(algorithm, averages_divide_the_sum_and_premultipliers_scale_each_contribution),
+          ROW(algorithm, any_order_is_a_choice_that_random_schedules_explore))
