@@ -148,7 +148,9 @@ cddp_status cd_join_active_ranks(void *self, uint64_t *count, cddp_error *err)
     cddp_ddp *d = self;
     cd_join *j = &d->join;
     if (!j->is_enabled || j->divide_by_initial_world_size) return CDDP_OK;
-    return read_number(&j->notify, &j->notify_work, count, err);
+    CD_TRY(read_number(&j->notify, &j->notify_work, count, err));
+    CD_EMIT(d->tracer, join_notify, NULL, .active = 1, .active_ranks = (int64_t)*count);
+    return CDDP_OK;
 }
 
 /* ---- a joined rank ---- */

@@ -18,7 +18,6 @@ typedef struct cd_join {
     cd_control notify, vote; /* f32, one element each, in flight across a forward */
     cd_control one;          /* i32: blocking questions */
     cddp_work *notify_work, *vote_work;
-    bool notify_is_known; /* notify.host holds the number of active ranks */
     cd_bucket_set shadow; /* zeros in the reducer's layout; made on first need, again after a rebuild */
     bool has_shadow, shadowed_first_static;
     uint64_t growth_count;

@@ -321,7 +321,9 @@ cddp_status cd_reducer_start_bucket(cd_reducer *r, cd_bucket *bucket, bool contr
                                    .contribute = contribute};
         CD_TRY(cd_sparse_launch_reduce(&r->sparse, &launch, future, &bucket->future_self, err));
     } else {
-        CD_TRY(cd_future_add_allreduce(future, &bucket->hook_bucket, &bucket->flat, r->group, err));
+        /* The label is the bucket's own index, also where hooks are told 0 (STA-04). */
+        const cddp_grad_bucket label = {.index = bucket->index};
+        CD_TRY(cd_future_add_allreduce(future, &label, &bucket->flat, r->group, err));
         future->result = bucket->flat;
     }
     bucket->wire_bytes = cddp_group_bytes(r->hook != NULL ? r->hook_group : r->group) - bytes;
