@@ -1,10 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comparison of tensors: bitwise or within a bound, the worst element named, and the shape of the error.
+/* Comparison of tensors: bitwise, or against an exact sum within a derived bound; the worst element is named.
+**
+** See docs/oracle.md for the derivations.
 **
 ** Threads    no state.
 ** Errors     none; a comparison is a value.
 */
 #pragma once
-#include "cddp/tensor.h"
+#include "core/oracle/wide_sum.h"
 #include "core/trace/codes.h"
 
+typedef struct cd_comparison {
+    size_t numel, bad;
+    int64_t element; /* the worst one; -1 when equal within the bound everywhere */
+    double expected, actual, bound; /* of the worst element; when all is well, bound is the largest one allowed */
+    uint64_t ulps;
+    bool exact; /* no rounding was possible: every element was compared bit for bit */
+    cd_shape shape;
+    double ratio;   /* of CD_SHAPE_RATIO, else 0 */
+    char words[160]; /* the explanation; "" when equal */
+} cd_comparison;
+
+/* Bit for bit, as doubles: NaN equals NaN, +0 equals -0. */
+cd_comparison cd_compare_bits(cddp_dtype dtype, const double *expected, const double *actual, size_t numel);
+
+/* How far actual may lie from sum / divisor. */
+typedef struct cd_sum_rule {
+    cddp_dtype dtype;   /* whose roundoff counts: the narrowest on the way */
+    uint64_t divisor;
+    uint64_t roundings; /* n of γ_n: additions on the longest path, divisions, casts */
+    uint64_t addends;   /* results that may underflow, each by η */
+    bool division_is_exact; /* no rounding in the division: it happened before (divisor 1), or by a power of two */
+} cd_sum_rule;
+cd_comparison cd_compare_sum(const cd_wide_sum *sum, const double *actual, const cd_sum_rule *rule);

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The two comparisons. Elements are visited in order; of equally bad ones the first is named. */
+#include "core/oracle/compare.h"
+
+#include "core/oracle/numbers.h"
+
+#include <math.h>
+
+static uint64_t ulps_between(cddp_dtype dtype, double expected, double actual)
+{
+    double distance = fabs(actual - expected) / cd_dtype_ulp(dtype, expected);
+    return distance < 0x1p62 ? (uint64_t)(distance + 0.5) : UINT64_C(1) << 62;
+}
+
+static bool same(double a, double b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
+
+cd_comparison cd_compare_bits(cddp_dtype dtype, const double *expected, const double *actual, size_t numel)
+{
+    cd_comparison c = {.numel = numel, .element = -1, .exact = true};
+    for (size_t i = 0; i < numel; i++) {
+        if (same(expected[i], actual[i])) continue;
+        uint64_t ulps = ulps_between(dtype, expected[i], actual[i]);
+        if (c.bad++ != 0 && ulps <= c.ulps) continue;
+        c.element = (int64_t)i;
+        c.expected = expected[i];
+        c.actual = actual[i];
+        c.ulps = ulps;
+    }
+    if (c.bad > 0) c.shape = CD_SHAPE_UNEXPLAINED;
+    return c;
+}
+
+typedef struct verdict {
+    double bound, excess; /* excess > 1: beyond the bound */
+    bool exact;
+} verdict;
+
+/* Whether dividing the lowest bit leaves the format: then even a division by a power of two may round. */
+static bool underflows(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i)
+{
+    return sum->low[i] != INT32_MAX && ldexp(1, sum->low[i]) < (double)rule->divisor * 2 * cd_dtype_underflow(rule->dtype);
+}
+
+static verdict judge_element(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i, double actual)
+{
+    double magnitude = sum->magnitude[i];
+    if (!isfinite(magnitude)) return (verdict){0, isfinite(actual) ? INFINITY : 0, false};
+    if (!isfinite(actual)) return (verdict){0, INFINITY, false};
+    double error = fabs(cd_wide_sum_residual(sum, i, actual, rule->divisor)) / (double)rule->divisor;
+    if (rule->division_is_exact && cd_wide_sum_is_exact(sum, i, cd_dtype_precision(rule->dtype)) && !underflows(sum, rule, i))
+        return (verdict){0, error == 0 ? 0 : INFINITY, true};
+    double bound = cd_gamma(rule->dtype, rule->roundings) * (magnitude / (double)rule->divisor) * (1 + 0x1p-40) +
+                   (double)rule->addends * cd_dtype_underflow(rule->dtype);
+    return (verdict){bound, error <= bound ? 0 : bound > 0 ? error / bound : INFINITY, false};
+}
+
+cd_comparison cd_compare_sum(const cd_wide_sum *sum, const double *actual, const cd_sum_rule *rule)
+{
+    cd_comparison c = {.numel = sum->numel, .element = -1, .exact = true};
+    double worst = 0;
+    for (size_t i = 0; i < sum->numel; i++) {
+        verdict v = judge_element(sum, rule, i, actual[i]);
+        c.exact = c.exact && v.exact;
+        if (c.bad == 0 && v.bound > c.bound) c.bound = v.bound;
+        if (v.excess == 0) continue;
+        if (c.bad++ != 0 && v.excess <= worst) continue;
+        worst = v.excess;
+        c.element = (int64_t)i;
+        c.expected = cd_wide_sum_get(sum, i) / (double)rule->divisor;
+        c.actual = actual[i];
+        c.bound = v.bound;
+        c.ulps = ulps_between(rule->dtype, c.expected, c.actual);
+    }
+    if (c.bad > 0) c.shape = CD_SHAPE_UNEXPLAINED;
+    return c;
+}

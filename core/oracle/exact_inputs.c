@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Choosing and drawing exact inputs; the witness from floating-point flags. */
+#include "core/oracle/exact_inputs.h"
+
+#include "core/oracle/numbers.h"
+
+#include <fenv.h>
+#include <math.h>
+
+cd_exact_range cd_exact_range_of(cddp_dtype dtype, uint64_t addends, uint32_t factors)
+{
+    /* addends · magnitude^factors < 2^p. */
+    double room = ldexp(1, cd_dtype_precision(dtype)) / (double)(addends > 0 ? addends : 1);
+    cd_exact_range range = {0, -2};
+    for (int64_t magnitude = 1; magnitude <= 64; magnitude++) {
+        double product = 1;
+        for (uint32_t f = 0; f < factors; f++) product *= (double)magnitude;
+        if (product >= room) break;
+        range.magnitude = magnitude;
+    }
+    return range;
+}
+
+void cd_exact_fill(cd_prng *prng, cd_exact_range range, double *values, size_t count)
+{
+    int64_t before = 0;
+    for (size_t i = 0; i < count; i++) {
+        int64_t drawn = range.magnitude > 0 ? cd_prng_between(prng, -range.magnitude, range.magnitude) : 0;
+        if (range.magnitude > 0 && drawn == before) drawn = drawn < range.magnitude ? drawn + 1 : -range.magnitude;
+        values[i] = ldexp((double)drawn, range.exponent);
+        before = drawn;
+    }
+}
+
+double cd_exact_weight(cd_prng *prng, uint32_t k_max)
+{
+    return ldexp(1, -(int)cd_prng_below(prng, (uint64_t)k_max + 1));
+}
+
+#ifdef FE_INEXACT
+bool cd_exact_flags_begin(void)
+{
+    return feclearexcept(FE_INEXACT) == 0;
+}
+
+bool cd_exact_flags_end(bool *rounded)
+{
+    *rounded = fetestexcept(FE_INEXACT) != 0;
+    return true;
+}
+#else
+bool cd_exact_flags_begin(void)
+{
+    return false;
+}
+
+bool cd_exact_flags_end(bool *rounded)
+{
+    (void)rounded;
+    return false;
+}
+#endif

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Candidate explanations, from the most to the least specific. */
+#include "core/oracle/explain.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/oracle/numbers.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+cddp_status cd_locals_init(cd_locals *locals, cddp_error *err)
+{
+    size_t parts = (size_t)locals->rank_count * locals->micro_count;
+    locals->values = cd_allocate_array(locals->allocator, parts * locals->numel, sizeof *locals->values);
+    locals->present = cd_allocate_array(locals->allocator, parts * locals->parameter_count, sizeof *locals->present);
+    if (locals->values != NULL && locals->present != NULL) return CDDP_OK;
+    cd_locals_fini(locals);
+    return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu local gradients of %zu elements", parts, locals->numel);
+}
+
+void cd_locals_fini(cd_locals *locals)
+{
+    size_t parts = (size_t)locals->rank_count * locals->micro_count;
+    cd_release(locals->allocator, locals->values, parts * locals->numel * sizeof *locals->values);
+    cd_release(locals->allocator, locals->present, parts * locals->parameter_count * sizeof *locals->present);
+    locals->values = NULL;
+    locals->present = NULL;
+}
+
+double *cd_locals_get(const cd_locals *locals, uint32_t rank, uint32_t micro, size_t parameter)
+{
+    size_t part = (size_t)rank * locals->micro_count + (micro - locals->micro_first);
+    return locals->values + part * locals->numel + locals->offsets[parameter];
+}
+
+bool *cd_locals_presence(const cd_locals *locals, uint32_t rank, uint32_t micro, size_t parameter)
+{
+    size_t part = (size_t)rank * locals->micro_count + (micro - locals->micro_first);
+    return locals->present + part * locals->parameter_count + parameter;
+}
+
+typedef struct context {
+    cd_comparison *c;
+    const cd_suspect *s;
+    bool is_exact; /* candidates must match bit for bit */
+} context;
+
+static bool settle(const context *x, cd_shape shape, const char *format, ...) CDDP_PRINTF(3, 4);
+static bool settle(const context *x, cd_shape shape, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(x->c->words, sizeof x->c->words, format, args);
+    va_end(args);
+    x->c->shape = shape;
+    return true;
+}
+
+static bool near(const context *x, double actual, double candidate)
+{
+    if (actual == candidate) return true;
+    double slack = x->is_exact ? 0 : x->c->bound + 2 * cd_dtype_ulp(x->s->dtype, candidate);
+    return fabs(actual - candidate) <= slack;
+}
+
+/* actual = expected + sign · Σ of the contributions of rank (or all) at micro-step (or all) / divisor. */
+typedef struct selection {
+    int64_t rank, micro; /* -1: all */
+    double sign;
+} selection;
+
+static double selected_sum(const context *x, const selection *pick, size_t i)
+{
+    const cd_locals *l = x->s->locals;
+    double sum = 0;
+    for (uint32_t r = 0; r < l->rank_count; r++)
+        for (uint32_t m = l->micro_first; m < l->micro_first + l->micro_count; m++)
+            if ((pick->rank < 0 || pick->rank == (int64_t)r) && (pick->micro < 0 || pick->micro == (int64_t)m))
+                sum += cd_locals_get(l, r, m, x->s->parameter)[i];
+    return sum;
+}
+
+static bool fits_selection(const context *x, const selection *pick)
+{
+    bool differs = false;
+    for (size_t i = 0; i < x->c->numel; i++) {
+        double change = pick->sign * selected_sum(x, pick, i) / (double)x->s->divisor;
+        if (!near(x, x->s->actual[i], x->s->expected[i] + change)) return false;
+        differs = differs || change != 0;
+    }
+    return differs;
+}
+
+static bool is_nonfinite(const context *x)
+{
+    for (size_t i = 0; i < x->c->numel; i++)
+        if (!isfinite(x->s->actual[i]) && isfinite(x->s->expected[i]))
+            return settle(x, CD_SHAPE_NONFINITE, "not finite at element %zu, where %.9g belongs", i, x->s->expected[i]);
+    return false;
+}
+
+static bool is_zero(const context *x)
+{
+    for (size_t i = 0; i < x->c->numel; i++)
+        if (x->s->actual[i] != 0) return false;
+    return settle(x, CD_SHAPE_ZERO, "all zeros");
+}
+
+static bool is_stale(const context *x)
+{
+    if (x->s->before == NULL) return false;
+    for (size_t i = 0; i < x->c->numel; i++)
+        if (x->s->actual[i] != x->s->before[i]) return false;
+    return settle(x, CD_SHAPE_STALE, "%s", x->s->before_words != NULL ? x->s->before_words : "unchanged since the beginning of the step");
+}
+
+static bool is_local(const context *x)
+{
+    const cd_locals *l = x->s->locals;
+    for (uint32_t r = 0; l != NULL && r < l->rank_count; r++) {
+        selection pick = {r, -1, 1};
+        size_t i = 0;
+        while (i < x->c->numel && near(x, x->s->actual[i], selected_sum(x, &pick, i))) i++;
+        if (i == x->c->numel) return settle(x, CD_SHAPE_LOCAL, "equals the local gradient of rank %u: not reduced", r);
+    }
+    return false;
+}
+
+/* The ratio that all elements share, from the largest expected one; *support counts elements that are not zero. */
+static bool shared_ratio(const context *x, double *ratio, size_t *support)
+{
+    size_t largest = 0;
+    *support = 0;
+    for (size_t i = 0; i < x->c->numel; i++) {
+        if (fabs(x->s->expected[i]) > fabs(x->s->expected[largest])) largest = i;
+        *support += x->s->expected[i] != 0;
+    }
+    if (x->c->numel == 0 || x->s->expected[largest] == 0 || !isfinite(x->s->expected[largest])) return false;
+    *ratio = x->s->actual[largest] / x->s->expected[largest];
+    for (size_t i = 0; i < x->c->numel; i++) {
+        double candidate = *ratio * x->s->expected[i];
+        double slack = (x->is_exact ? 0 : x->c->bound * fmax(1, fabs(*ratio))) + 2 * cd_dtype_ulp(x->s->dtype, candidate);
+        if (fabs(x->s->actual[i] - candidate) > slack) return false;
+    }
+    return true;
+}
+
+static bool is_ratio(const context *x, size_t support_min, bool closed_only)
+{
+    double ratio;
+    size_t support;
+    if (!shared_ratio(x, &ratio, &support) || support < support_min) return false;
+    double w = (double)x->s->divisor, k = x->s->locals != NULL ? x->s->locals->micro_count : 1;
+    const struct {
+        double value;
+        const char *words;
+    } forms[] = {{1 / w, "divided twice"}, {w, "the sum, not the mean"}, {1 / k, "divided by the number of micro-steps as well"},
+                 {k, "multiplied by the number of micro-steps"}, {1 / (w * w), "divided three times"},
+                 {-1, "the sign is wrong"}, {2, "counted twice"}, {0.5, "half of it"}};
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        if (forms[i].value == 1 || fabs(ratio - forms[i].value) > 1e-3 * fabs(forms[i].value) * (x->is_exact ? 1e-4 : 1)) continue;
+        x->c->ratio = ratio;
+        if (ratio < 1 && ratio > 0) return settle(x, CD_SHAPE_RATIO, "ratio 1/%.6g on every element: %s", 1 / ratio, forms[i].words);
+        return settle(x, CD_SHAPE_RATIO, "ratio %.6g on every element: %s", ratio, forms[i].words);
+    }
+    if (closed_only) return false;
+    x->c->ratio = ratio;
+    return settle(x, CD_SHAPE_RATIO, "ratio %.9g on every element", ratio);
+}
+
+static bool is_missing_or_doubled(const context *x)
+{
+    const cd_locals *l = x->s->locals;
+    if (l == NULL) return false;
+    for (int sign = -1; sign <= 1; sign += 2) {
+        cd_shape shape = sign < 0 ? CD_SHAPE_MISSING : CD_SHAPE_DOUBLED;
+        const char *words = sign < 0 ? "missing" : "counted twice:";
+        for (uint32_t m = l->micro_first; l->micro_count > 1 && m < l->micro_first + l->micro_count; m++)
+            if (fits_selection(x, &(selection){-1, m, sign})) return settle(x, shape, "%s micro-step %u of all ranks", words, m);
+        for (uint32_t r = 0; r < l->rank_count; r++)
+            if (fits_selection(x, &(selection){r, -1, sign})) return settle(x, shape, "%s the contribution of rank %u", words, r);
+        for (uint32_t r = 0; l->micro_count > 1 && r < l->rank_count; r++)
+            for (uint32_t m = l->micro_first; m < l->micro_first + l->micro_count; m++)
+                if (fits_selection(x, &(selection){r, m, sign})) return settle(x, shape, "%s micro-step %u of rank %u", words, m, r);
+    }
+    return false;
+}
+
+/* Another parameter of the same size: its mean, or a rank's own gradient of it. */
+static bool is_other(const context *x)
+{
+    const cd_locals *l = x->s->locals;
+    for (size_t q = 0; l != NULL && q < l->parameter_count; q++) {
+        if (q == x->s->parameter || l->offsets[q + 1] - l->offsets[q] != x->c->numel) continue;
+        context other = *x;
+        cd_suspect suspect = *x->s;
+        suspect.parameter = q;
+        other.s = &suspect;
+        const char *name = x->s->names != NULL ? x->s->names[q] : "another parameter";
+        for (int64_t r = -1; r < (int64_t)l->rank_count; r++) {
+            selection pick = {r, -1, 1};
+            double divisor = r < 0 ? (double)x->s->divisor : 1;
+            size_t i = 0;
+            while (i < x->c->numel && near(x, x->s->actual[i], selected_sum(&other, &pick, i) / divisor)) i++;
+            if (i < x->c->numel) continue;
+            if (r < 0) return settle(x, CD_SHAPE_OTHER, "equals the gradient of %s", name);
+            return settle(x, CD_SHAPE_OTHER, "equals the gradient of %s on rank %lld", name, (long long)r);
+        }
+    }
+    return false;
+}
+
+static bool is_shifted(const context *x)
+{
+    int64_t n = (int64_t)x->c->numel, reach = n / 2 < 64 ? n / 2 : 64;
+    for (int64_t shift = -reach; shift <= reach; shift++) {
+        bool fits = shift != 0;
+        for (int64_t i = 0; fits && i < n; i++) {
+            int64_t from = i + shift;
+            if (from >= 0 && from < n) fits = near(x, x->s->actual[i], x->s->expected[from]);
+        }
+        if (fits) return settle(x, CD_SHAPE_SHIFTED, "the right values, shifted by %lld elements", (long long)-shift);
+    }
+    return false;
+}
+
+void cd_explain(cd_comparison *comparison, const cd_suspect *suspect)
+{
+    bool power_of_two = (suspect->divisor & (suspect->divisor - 1)) == 0;
+    context x = {comparison, suspect, comparison->bound == 0 && power_of_two};
+    if (comparison->bad == 0) return;
+    bool explained = is_nonfinite(&x) || is_zero(&x) || is_stale(&x) || is_local(&x) || is_ratio(&x, 2, true) ||
+                     is_missing_or_doubled(&x) || is_other(&x) || is_shifted(&x) || is_ratio(&x, 3, false) || is_ratio(&x, 1, true);
+    if (!explained)
+        (void)settle(&x, CD_SHAPE_UNEXPLAINED, "%zu of %zu elements differ, without a simple explanation", comparison->bad, comparison->numel);
+}

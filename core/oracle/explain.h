@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The shape of an error: what the wrong values are, when they are something else that is known.
+**
+** Every candidate is tested on all elements, on exact inputs for equality, otherwise within the comparison's own bound
+** and two ulps. The most specific explanation that holds is taken.
+*/
+#pragma once
+#include "core/oracle/compare.h"
+
+/* Gradient contributions of every rank and micro-step, all parameters, dense. */
+typedef struct cd_locals {
+    const cddp_allocator *allocator;
+    uint32_t rank_count, micro_first, micro_count;
+    size_t parameter_count, numel; /* of all parameters together */
+    const size_t *offsets;         /* (parameter_count + 1) borrowed */
+    double *values;                /* (rank_count · micro_count · numel) */
+    bool *present;                 /* (rank_count · micro_count · parameter_count) a gradient was defined */
+} cd_locals;
+cddp_status cd_locals_init(cd_locals *locals, cddp_error *err); /* the other fields are filled in */
+void cd_locals_fini(cd_locals *locals);
+double *cd_locals_get(const cd_locals *locals, uint32_t rank, uint32_t micro, size_t parameter);
+bool *cd_locals_presence(const cd_locals *locals, uint32_t rank, uint32_t micro, size_t parameter);
+
+typedef struct cd_suspect {
+    const double *expected, *actual; /* (comparison.numel) */
+    const double *before;            /* the value at the beginning of the step, or NULL */
+    const cd_locals *locals;         /* NULL: explanations by contribution are not tried */
+    const char *const *names;        /* (parameter_count) of the parameters, or NULL */
+    size_t parameter;
+    uint64_t divisor;
+    cddp_dtype dtype;
+    const char *before_words; /* "the parameter was not updated" */
+} cd_suspect;
+
+/* Fills shape, ratio and words of a comparison that failed. */
+void cd_explain(cd_comparison *comparison, const cd_suspect *suspect);

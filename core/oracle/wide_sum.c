@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fixed-point accumulation with delayed carries. */
+#include "core/oracle/wide_sum.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LIMB_BITS 32
+#define LIMBS_MAX 72
+
+/* From the smallest subnormal to the largest finite value, plus 64 bits for 2^31 additions and a factor. */
+static void range_of(cddp_dtype dtype, int32_t *exponent_min, size_t *limb_count)
+{
+    bool is_double = dtype == CDDP_F64;
+    *exponent_min = is_double ? -1074 : -149;
+    *limb_count = is_double ? 70 : 12;
+}
+
+cddp_status cd_wide_sum_init(cd_wide_sum *sum, const cddp_allocator *allocator, cddp_dtype dtype, size_t numel, cddp_error *err)
+{
+    cd_wide_sum made = {.allocator = allocator, .numel = numel};
+    range_of(dtype, &made.exponent_min, &made.limb_count);
+    made.limbs = cd_allocate_array(allocator, numel * made.limb_count, sizeof *made.limbs);
+    made.magnitude = cd_allocate_array(allocator, numel, sizeof *made.magnitude);
+    made.low = cd_allocate_array(allocator, numel, sizeof *made.low);
+    *sum = made;
+    if (made.limbs == NULL || made.magnitude == NULL || made.low == NULL) {
+        cd_wide_sum_fini(sum);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the exact sum of %zu elements", numel);
+    }
+    cd_wide_sum_clear(sum);
+    return CDDP_OK;
+}
+
+void cd_wide_sum_fini(cd_wide_sum *sum)
+{
+    cd_release(sum->allocator, sum->limbs, sum->numel * sum->limb_count * sizeof *sum->limbs);
+    cd_release(sum->allocator, sum->magnitude, sum->numel * sizeof *sum->magnitude);
+    cd_release(sum->allocator, sum->low, sum->numel * sizeof *sum->low);
+    *sum = (cd_wide_sum){0};
+}
+
+void cd_wide_sum_clear(cd_wide_sum *sum)
+{
+    memset(sum->limbs, 0, sum->numel * sum->limb_count * sizeof *sum->limbs);
+    memset(sum->magnitude, 0, sum->numel * sizeof *sum->magnitude);
+    for (size_t i = 0; i < sum->numel; i++) sum->low[i] = INT32_MAX;
+    sum->push_count = 0;
+}
+
+/* value = mantissa · 2^exponent, mantissa an integer below 2^53. value is finite and not zero. */
+static uint64_t take_apart(double value, int32_t *exponent)
+{
+    int e;
+    double fraction = frexp(fabs(value), &e);
+    *exponent = e - 53;
+    return (uint64_t)ldexp(fraction, 53);
+}
+
+/* Adds ± mantissa · 2^exponent (mantissa < 2^63) to a row of limbs. Bits below the row are zeros by construction. */
+static void add_to_row(int64_t *row, int32_t bit, uint64_t mantissa, bool negative)
+{
+    while (bit < 0) {
+        mantissa >>= 1;
+        bit++;
+    }
+    size_t limb = (size_t)bit / LIMB_BITS;
+    unsigned shift = (unsigned)bit % LIMB_BITS;
+    uint64_t low = (mantissa & UINT32_MAX) << shift, high = (mantissa >> LIMB_BITS) << shift;
+    uint64_t middle = (low >> LIMB_BITS) + (high & UINT32_MAX);
+    int64_t pieces[3] = {(int64_t)(low & UINT32_MAX), (int64_t)middle, (int64_t)(high >> LIMB_BITS)};
+    for (size_t i = 0; i < 3; i++)
+        if (pieces[i] != 0) row[limb + i] += negative ? -pieces[i] : pieces[i];
+}
+
+static int32_t lowest_bit(uint64_t mantissa, int32_t exponent)
+{
+    while ((mantissa & 1) == 0) {
+        mantissa >>= 1;
+        exponent++;
+    }
+    return exponent;
+}
+
+void cd_wide_sum_push(cd_wide_sum *sum, const double *values)
+{
+    for (size_t i = 0; i < sum->numel; i++) {
+        double x = values[i];
+        sum->magnitude[i] += fabs(x);
+        if (x == 0 || !isfinite(x)) continue;
+        int32_t exponent;
+        uint64_t mantissa = take_apart(x, &exponent);
+        int32_t low = lowest_bit(mantissa, exponent);
+        if (low < sum->low[i]) sum->low[i] = low;
+        add_to_row(sum->limbs + i * sum->limb_count, exponent - sum->exponent_min, mantissa, x < 0);
+    }
+    sum->push_count++;
+}
+
+/* Carries so that every limb but the top one lies in [0, 2^32). Division that rounds down, on signed limbs. */
+static void carry(int64_t *row, size_t count)
+{
+    for (size_t i = 0; i + 1 < count; i++) {
+        int64_t low = row[i] & (int64_t)UINT32_MAX;
+        row[i + 1] += (row[i] - low) / ((int64_t)1 << LIMB_BITS);
+        row[i] = low;
+    }
+}
+
+static bool negate_when_negative(int64_t *row, size_t count)
+{
+    if (row[count - 1] >= 0) return false;
+    for (size_t i = 0; i < count; i++) row[i] = -row[i];
+    carry(row, count);
+    return true;
+}
+
+/* Rounds a carried, non-negative row to a double, to nearest with ties to even: 64 leading bits and a sticky one
+** are more than a double keeps, so the conversion rounds once and correctly (normal results). */
+static double row_to_double(const int64_t *row, size_t count, int32_t exponent_min)
+{
+    size_t top = count;
+    while (top > 0 && row[top - 1] == 0) top--;
+    if (top == 0) return 0;
+    uint64_t bits = 0;
+    unsigned filled = 0;
+    size_t limb = top;
+    for (uint64_t head = (uint64_t)row[top - 1]; head != 0; head >>= 1) filled++;
+    bits = (uint64_t)row[--limb];
+    int32_t weight = exponent_min + (int32_t)limb * LIMB_BITS;
+    while (filled < 62 && limb > 0) {
+        unsigned room = 62 - filled < LIMB_BITS ? 62 - filled : LIMB_BITS;
+        uint64_t next = (uint64_t)row[limb - 1];
+        bits = bits << room | next >> (LIMB_BITS - room);
+        weight -= (int32_t)room;
+        filled += room;
+        if (room < LIMB_BITS) {
+            if ((next & ((UINT64_C(1) << (LIMB_BITS - room)) - 1)) != 0) bits |= 1;
+            limb--;
+            break;
+        }
+        limb--;
+    }
+    for (size_t i = 0; i < limb; i++)
+        if (row[i] != 0) bits |= 1;
+    return ldexp((double)bits, weight);
+}
+
+static double read_row(int64_t *row, const cd_wide_sum *sum)
+{
+    carry(row, sum->limb_count);
+    bool negative = negate_when_negative(row, sum->limb_count);
+    double value = row_to_double(row, sum->limb_count, sum->exponent_min);
+    return negative ? -value : value;
+}
+
+double cd_wide_sum_get(const cd_wide_sum *sum, size_t element)
+{
+    int64_t row[LIMBS_MAX];
+    if (!isfinite(sum->magnitude[element])) return sum->magnitude[element];
+    memcpy(row, sum->limbs + element * sum->limb_count, sum->limb_count * sizeof *row);
+    return read_row(row, sum);
+}
+
+double cd_wide_sum_residual(const cd_wide_sum *sum, size_t element, double actual, uint64_t factor)
+{
+    int64_t row[LIMBS_MAX];
+    if (!isfinite(actual)) return INFINITY;
+    memcpy(row, sum->limbs + element * sum->limb_count, sum->limb_count * sizeof *row);
+    if (actual != 0) {
+        int32_t exponent;
+        uint64_t mantissa = take_apart(actual, &exponent);
+        /* mantissa · factor in two halves, each below 2^63. */
+        uint64_t low = (mantissa & UINT32_MAX) * factor, high = (mantissa >> LIMB_BITS) * factor;
+        add_to_row(row, exponent - sum->exponent_min, low, actual > 0);
+        add_to_row(row, exponent + LIMB_BITS - sum->exponent_min, high, actual > 0);
+    }
+    return read_row(row, sum);
+}
+
+bool cd_wide_sum_is_exact(const cd_wide_sum *sum, size_t element, int precision)
+{
+    if (sum->low[element] == INT32_MAX) return sum->magnitude[element] == 0;
+    /* One part in 2^40 covers the rounding of the magnitude itself. */
+    return sum->magnitude[element] * (1 + 0x1p-40) < ldexp(1, precision + sum->low[element]);
+}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Driving the engine over ranks, micro-steps and samples, and summing what comes out. */
+#include "core/oracle/window.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+void cd_window_init(cd_window *window, const cddp_allocator *allocator)
+{
+    *window = (cd_window){.allocator = allocator, .numbers = {.allocator = allocator}};
+}
+
+static void release_expected(cd_window_parameter *p)
+{
+    if (p->expected.device == NULL) return;
+    int64_t numel = cddp_tensor_numel(&p->expected);
+    p->expected.device->release(p->expected.device, p->expected.dtype, numel > 0 ? numel : 1, p->expected.storage);
+    p->expected.device = NULL;
+}
+
+void cd_window_fini(cd_window *window)
+{
+    for (size_t i = 0; window->parameters != NULL && i < window->parameter_count; i++) {
+        cd_wide_sum_fini(&window->parameters[i].samples);
+        cd_wide_sum_fini(&window->parameters[i].contributions);
+        release_expected(&window->parameters[i]);
+    }
+    cd_release(window->allocator, window->parameters, window->parameter_count * sizeof *window->parameters);
+    cd_numbers_fini(&window->numbers);
+    cd_window_init(window, window->allocator);
+}
+
+static bool has_values(const cd_start *start)
+{
+    return start->parameter_count > 0 && (start->values[0].device->flags & CDDP_DEVICE_VALUES) != 0;
+}
+
+static bool is_exact_device(const cd_start *start)
+{
+    return start->parameter_count > 0 && (start->values[0].device->flags & CDDP_DEVICE_EXACT) != 0;
+}
+
+static cddp_status make_expected(cd_window_parameter *p, const cddp_tensor *like, cddp_error *err)
+{
+    void *storage = NULL;
+    int64_t numel = cddp_tensor_numel(like);
+    CD_TRY(like->device->allocate(like->device, like->dtype, numel > 0 ? numel : 1, &storage, err));
+    p->expected = cddp_tensor_of(like->device, storage, 0, like->dtype, like->sizes, like->dim_count);
+    return CDDP_OK;
+}
+
+static cddp_status make_parameters(cd_window *w, const cd_start *start, cddp_error *err)
+{
+    if (w->parameters != NULL) return CDDP_OK;
+    w->parameters = cd_allocate_array(w->allocator, start->parameter_count, sizeof *w->parameters);
+    if (w->parameters == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle's %zu parameters", start->parameter_count);
+    w->parameter_count = start->parameter_count;
+    w->is_exact_device = is_exact_device(start);
+    for (size_t i = 0; i < start->parameter_count; i++) {
+        cd_window_parameter *p = &w->parameters[i];
+        const cd_oracle_parameter *meta = &start->parameters[i];
+        CD_TRY(make_expected(p, &start->values[i], err));
+        if (w->is_exact_device || !has_values(start)) continue;
+        CD_TRY(cd_wide_sum_init(&p->samples, w->allocator, meta->dtype, (size_t)meta->numel, err));
+        CD_TRY(cd_wide_sum_init(&p->contributions, w->allocator, meta->dtype, (size_t)meta->numel, err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status clear_parameters(cd_window *w, cddp_error *err)
+{
+    w->contributors = w->parts = 0;
+    for (size_t i = 0; i < w->parameter_count; i++) {
+        cd_window_parameter *p = &w->parameters[i];
+        p->fired = false;
+        if (w->is_exact_device) CD_TRY(p->expected.device->fill(&p->expected, 0, NULL, err));
+        if (p->samples.limbs != NULL) cd_wide_sum_clear(&p->samples);
+        if (p->contributions.limbs != NULL) cd_wide_sum_clear(&p->contributions);
+    }
+    return CDDP_OK;
+}
+
+static cd_oracle_part part_of(const cd_oracle_reduction *reduction, uint32_t rank, uint32_t micro)
+{
+    return (cd_oracle_part){rank, reduction->step, micro, CD_ORACLE_ALL};
+}
+
+static bool rank_contributes(const cd_start *start, const cd_oracle_reduction *reduction, uint32_t rank)
+{
+    for (uint32_t m = reduction->micro_first; m <= reduction->micro_step; m++) {
+        cd_oracle_part part = part_of(reduction, rank, m);
+        if (start->engine->sample_count(start->engine->self, &part) > 0) return true;
+    }
+    return false;
+}
+
+/* Takes the gradients of one part, computed from nothing: who fired, and one addend of every parameter's sum. */
+static cddp_status take_part(cd_window *w, const cd_start *start, cddp_error *err)
+{
+    const cddp_grad *grads = start->engine->gradients(start->engine->self);
+    w->parts++;
+    for (size_t i = 0; i < w->parameter_count; i++) {
+        cd_window_parameter *p = &w->parameters[i];
+        if (grads[i].kind == CDDP_GRAD_UNDEFINED) continue;
+        p->fired = true;
+        if (p->samples.limbs == NULL) continue;
+        CD_TRY(cd_numbers_read_gradient(&w->numbers, &grads[i], p->samples.numel, err));
+        cd_wide_sum_push(&p->samples, w->numbers.values);
+    }
+    return CDDP_OK;
+}
+
+static cddp_status sum_samples(cd_window *w, const cd_start *start, const cd_oracle_part *whole, cddp_error *err)
+{
+    const cd_oracle_engine *e = start->engine;
+    uint32_t count = e->sample_count(e->self, whole);
+    bool single = start->sample_wise && has_values(start);
+    for (uint32_t s = 0; s < (single ? count : count > 0); s++) {
+        cd_oracle_part part = *whole;
+        if (single) part.sample = s;
+        e->drop_gradients(e->self);
+        CD_TRY(e->run(e->self, &part, err));
+        CD_TRY(take_part(w, start, err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status push_kept(cd_window *w, const cd_start *start, cddp_error *err)
+{
+    for (size_t i = 0; i < w->parameter_count; i++) {
+        cd_window_parameter *p = &w->parameters[i];
+        if (start->kept[i].kind == CDDP_GRAD_UNDEFINED || p->samples.limbs == NULL) continue;
+        CD_TRY(cd_numbers_read_gradient(&w->numbers, &start->kept[i], p->samples.numel, err));
+        cd_wide_sum_push(&p->samples, w->numbers.values);
+    }
+    return CDDP_OK;
+}
+
+static cddp_status load(const cd_start *start, cddp_error *err)
+{
+    const cd_oracle_engine *e = start->engine;
+    CD_TRY(e->load(e->self, start->values, start->buffers, err));
+    for (size_t i = 0; i < start->parameter_count; i++)
+        if (start->kept[i].kind != CDDP_GRAD_UNDEFINED) CD_TRY(e->set_gradient(e->self, i, &start->kept[i], err));
+    return CDDP_OK;
+}
+
+cddp_status cd_start_run_rank(const cd_start *start, const cd_oracle_reduction *reduction, uint32_t rank, cddp_error *err)
+{
+    CD_TRY(load(start, err));
+    for (uint32_t m = reduction->micro_first; m <= reduction->micro_step; m++) {
+        cd_oracle_part part = part_of(reduction, rank, m);
+        if (start->engine->sample_count(start->engine->self, &part) > 0) CD_TRY(start->engine->run(start->engine->self, &part, err));
+    }
+    return CDDP_OK;
+}
+
+/* What a rank puts into the reduction of a parameter: its gradient, divided as declared by the device itself. */
+static cddp_status take_contribution(cd_window *w, cd_window_parameter *p, const cddp_grad *grad, cddp_error *err)
+{
+    if (grad->kind == CDDP_GRAD_UNDEFINED) return CDDP_OK;
+    const cddp_device *device = p->expected.device;
+    if (w->is_exact_device) {
+        CD_TRY(device->reduce(CDDP_RED_SUM, &p->expected, &grad->value, NULL, err));
+        return CDDP_OK;
+    }
+    if (p->contributions.limbs == NULL) return CDDP_OK;
+    if (!w->divided || grad->kind == CDDP_GRAD_SPARSE) {
+        CD_TRY(cd_numbers_read_gradient(&w->numbers, grad, p->contributions.numel, err));
+    } else {
+        CD_TRY(device->copy(&p->expected, &grad->value, NULL, err));
+        if (w->division == CD_ORACLE_DIVISION_TRUE) CD_TRY(device->divide(&p->expected, &p->expected, (int64_t)w->divisor, NULL, err));
+        else CD_TRY(device->multiply_reciprocal(&p->expected, &p->expected, (int64_t)w->divisor, NULL, err));
+        CD_TRY(cd_numbers_read(&w->numbers, &p->expected, err));
+    }
+    cd_wide_sum_push(&p->contributions, w->numbers.values);
+    return CDDP_OK;
+}
+
+static cddp_status sum_rank(cd_window *w, const cd_start *start, const cd_oracle_reduction *reduction, uint32_t rank, cddp_error *err)
+{
+    CD_TRY(cd_start_run_rank(start, reduction, rank, err));
+    const cddp_grad *grads = start->engine->gradients(start->engine->self);
+    for (size_t i = 0; i < w->parameter_count; i++) CD_TRY(take_contribution(w, &w->parameters[i], &grads[i], err));
+    w->contributors++;
+    return CDDP_OK;
+}
+
+static bool holds(const cd_window *w, const cd_start *start, const cd_oracle_reduction *r)
+{
+    return w->is_valid && w->step == r->step && w->micro_first == r->micro_first && w->micro_step == r->micro_step &&
+           w->divisor == r->divisor && w->division == r->division && w->digest == start->digest;
+}
+
+cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction, cddp_error *err)
+{
+    cd_window *w = window;
+    if (holds(w, start, reduction)) return CDDP_OK;
+    w->is_valid = false;
+    w->step = reduction->step;
+    w->micro_first = reduction->micro_first;
+    w->micro_step = reduction->micro_step;
+    w->divisor = reduction->divisor;
+    w->division = reduction->division;
+    w->digest = start->digest;
+    w->divided = reduction->division != CD_ORACLE_DIVISION_ANY;
+    cddp_status status = make_parameters(w, start, err);
+    if (status != CDDP_OK) {
+        cd_window_fini(w); /* half of the sums would look like sums of nothing */
+        return status;
+    }
+    CD_TRY(clear_parameters(w, err));
+    CD_TRY(start->engine->load(start->engine->self, start->values, start->buffers, err));
+    for (uint32_t rank = 0; rank < start->world_size; rank++) {
+        if (!rank_contributes(start, reduction, rank)) continue;
+        CD_TRY(push_kept(w, start, err));
+        for (uint32_t m = reduction->micro_first; m <= reduction->micro_step; m++) {
+            cd_oracle_part part = part_of(reduction, rank, m);
+            CD_TRY(sum_samples(w, start, &part, err));
+        }
+    }
+    for (uint32_t rank = 0; rank < start->world_size; rank++)
+        if (rank_contributes(start, reduction, rank)) CD_TRY(sum_rank(w, start, reduction, rank, err));
+    for (size_t i = 0; w->is_exact_device && i < w->parameter_count; i++) {
+        const cddp_tensor *t = &w->parameters[i].expected;
+        CD_TRY(t->device->divide(t, t, (int64_t)reduction->divisor, NULL, err));
+    }
+    w->is_valid = true;
+    return CDDP_OK;
+}
+
+cddp_status cd_start_gather(const cd_start *start, const cd_oracle_reduction *reduction, cd_locals *locals, cddp_error *err)
+{
+    cd_numbers numbers = {.allocator = locals->allocator};
+    const cd_oracle_engine *e = start->engine;
+    cddp_status status = CDDP_OK;
+    CD_TRY_OUT(e->load(e->self, start->values, start->buffers, err));
+    for (uint32_t r = 0; r < locals->rank_count; r++) {
+        for (uint32_t m = locals->micro_first; m < locals->micro_first + locals->micro_count; m++) {
+            cd_oracle_part part = part_of(reduction, r, m);
+            e->drop_gradients(e->self);
+            if (e->sample_count(e->self, &part) == 0) continue;
+            CD_TRY_OUT(e->run(e->self, &part, err));
+            const cddp_grad *grads = e->gradients(e->self);
+            for (size_t i = 0; i < locals->parameter_count; i++) {
+                size_t numel = locals->offsets[i + 1] - locals->offsets[i];
+                *cd_locals_presence(locals, r, m, i) = grads[i].kind != CDDP_GRAD_UNDEFINED;
+                CD_TRY_OUT(cd_numbers_read_gradient(&numbers, &grads[i], numel, err));
+                for (size_t j = 0; j < numel; j++) cd_locals_get(locals, r, m, i)[j] = numbers.values[j];
+            }
+        }
+    }
+out:
+    cd_numbers_fini(&numbers);
+    return status;
+}
