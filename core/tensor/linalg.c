@@ -26,11 +26,11 @@ typedef struct tile_args {
     int64_t a_row, a_k;
     const void *panel;
     int64_t panel_stride; /* elements from one k to the next */
-    void *tile;           /* packed */
     int64_t k;
 } tile_args;
 
-typedef void (*tile_fn)(const tile_args *args);
+/* tile: (rows, width), packed, to be overwritten */
+typedef void (*tile_fn)(const tile_args *args, void *tile);
 
 #define ROWS_MAX 8
 #define WIDTH_MAX 32
@@ -39,7 +39,7 @@ typedef void (*tile_fn)(const tile_args *args);
 /* Vectors in the compiler's own notation: element-wise, any target, no intrinsics. A load through memcpy needs
 ** no alignment. A scalar factor is broadcast. */
 #define TILE(name, attributes, T, bytes, vectors, rows)                                                                \
-    attributes static void name(const tile_args *args)                                                                 \
+    attributes static void name(const tile_args *args, void *tile)                                                            \
     {                                                                                                                  \
         typedef T vector __attribute__((vector_size(bytes)));                                                          \
         vector sum[rows][vectors];                                                                                     \
@@ -51,11 +51,11 @@ typedef void (*tile_fn)(const tile_args *args);
             for (int r = 0; r < rows; r++)                                                                             \
                 for (int v = 0; v < vectors; v++) sum[r][v] += a[r * args->a_row] * b[v];                              \
         }                                                                                                              \
-        memcpy(args->tile, sum, sizeof sum);                                                                           \
+        memcpy(tile, sum, sizeof sum);                                                                                 \
     }
 #else
 #define TILE(name, attributes, T, bytes, vectors, rows)                                                                \
-    static void name(const tile_args *args)                                                                            \
+    static void name(const tile_args *args, void *tile)                                                                \
     {                                                                                                                  \
         enum { WIDTH = vectors * (bytes) / sizeof(T) };                                                                \
         T sum[rows][WIDTH];                                                                                            \
@@ -64,7 +64,7 @@ typedef void (*tile_fn)(const tile_args *args);
         for (int64_t k = 0; k < args->k; k++, a += args->a_k, panel += args->panel_stride)                             \
             for (int r = 0; r < rows; r++)                                                                             \
                 for (int j = 0; j < WIDTH; j++) sum[r][j] += a[r * args->a_row] * panel[j];                            \
-        memcpy(args->tile, sum, sizeof sum);                                                                           \
+        memcpy(tile, sum, sizeof sum);                                                                                 \
     }
 #endif
 
@@ -161,11 +161,10 @@ static void run_panel(const cd_matmul_args *args, const tile_version *version, t
     const bool is_f64 = args->dtype == CDDP_F64;
     const int64_t element = is_f64 ? 8 : 4;
     double tile[ROWS_MAX * WIDTH_MAX]; /* as T; sized for the larger one */
-    t->tile = tile;
     for (place->row = 0; place->row < s->m; place->row += place->rows) {
         place->rows = s->m - place->row >= version->rows ? version->rows : 1;
         t->a = (const char *)args->a + place->row * s->a_row * element;
-        (place->rows == 1 ? version->line : version->tile)(t);
+        (place->rows == 1 ? version->line : version->tile)(t, tile);
         if (is_f64) store_f64(args, place, tile);
         else store_f32(args, place, (const float *)(const void *)tile);
     }

@@ -25,3 +25,9 @@ cd_isa cd_isa_best(void); /* the widest that this processor runs */
 
 /* allocator: for packing buffers; NULL is the heap. Fails only with CDDP_E_NOMEM. */
 cddp_status cd_matmul(const cd_matmul_args *args, cd_isa isa, const cddp_allocator *allocator, cddp_error *err);
+
+/* Makes the columns of a host matrix (rows, columns), f32 or f64, orthonormal in place, as PowerSGD does: column by
+** column, divide by its norm (+ epsilon), then subtract from every later column its projection. Norms and
+** products are summed in f64 over the rows in order; every stored number is rounded to the dtype. A column whose
+** norm is 0 becomes 0 when epsilon is 0. */
+cddp_status cd_gram_schmidt(const cddp_tensor *matrix, double epsilon, cddp_error *err);

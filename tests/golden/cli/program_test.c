@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cddp-verify as a user meets it: words, exit codes, streams, formats. */
+#define _POSIX_C_SOURCE 200809L
+#include "tests/golden/cli/program.h"
+
+TEST(program, the_overview_is_as_recorded)
+{
+    cd_program p;
+    program_open(&p);
+    program_run(&p, "--help");
+    assert_int_equal(p.exit_code, 0);
+    assert_golden(p.out, "help.txt");
+    program_run(&p, "");
+    assert_int_equal(p.exit_code, 0);
+    assert_golden(p.out, "help.txt");
+    program_run(&p, "run --help");
+    assert_golden(p.out, "help_run.txt");
+    program_run(&p, "help run");
+    assert_golden(p.out, "help_run.txt");
+    program_close(&p);
+}
+
+TEST(program, every_command_explains_itself)
+{
+    static const char *const commands[] = {"run", "check", "report", "list", "explain", "doctor", "completion", "man", "version", "help"};
+    cd_program p;
+    char arguments[64];
+    program_open(&p);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        cd_test_row("%s", commands[i]);
+        snprintf(arguments, sizeof arguments, "%s --help", commands[i]);
+        program_run(&p, arguments);
+        assert_int_equal(p.exit_code, 0);
+        assert_contains(p.out, "usage: cddp-verify");
+        assert_string_equal(p.err, "");
+    }
+    program_close(&p);
+}
+
+TEST(program, mistakes_on_the_command_line_are_named_and_end_with_2)
+{
+    static const struct {
+        const char *arguments, *words;
+    } cases[] = {
+        {"rnu", "unknown command 'rnu'; did you mean 'run'?"},
+        {"frobnicate", "neither a command nor a scenario file"},
+        {"run", "run what?"},
+        {"no/such/file.toml", "cannot read 'no/such/file.toml': No such file or directory"},
+        {"'no/such/*.toml'", "no file matches"},
+        {"scenarios/gan_unused_params.toml --sed 3", "unknown option '--sed'; did you mean '--seed'?"},
+        {"scenarios/gan_unused_params.toml -x", "unknown option '-x'"},
+        {"scenarios/gan_unused_params.toml --seed", "--seed needs a value"},
+        {"scenarios/gan_unused_params.toml --seed twelve", "--seed: 'twelve' is not a number"},
+        {"scenarios/gan_unused_params.toml --seed -3", "--seed: '-3' is not a number"},
+        {"scenarios/gan_unused_params.toml --world-size 0", "there is no world of 0 ranks"},
+        {"scenarios/gan_unused_params.toml --keep-going=yes", "--keep-going takes no value"},
+        {"scenarios/gan_unused_params.toml --format xml", "'xml' is not one of text, json, junit or sarif"},
+        {"scenarios/gan_unused_params.toml --color blue", "'blue' is not one of auto, always or never"},
+        {"scenarios/gan_unused_params.toml --set ddp", "'ddp' is not KEY=VALUE"},
+        {"scenarios/gan_unused_params.toml --log dpp:debug", "there is no component 'dpp'"},
+        {"scenarios/gan_unused_params.toml --log ddp:loud", "levels are error, warn, info and debug"},
+        {"scenarios/gan_unused_params.toml --jobs 100000", "at most 256 workers"},
+        {"scenarios/gan_unused_params.toml --plugin no/such.so", "cannot load plugin 'no/such.so'"},
+        {"scenarios/gan_unused_params.toml --plugin /lib/x86_64-linux-gnu/libm.so.6", "does not export cddp_plugin_v1"},
+        {"explain I-ORDR", "did you mean 'I-ORDER'?"},
+        {"explain", "explain what?"},
+        {"explain ddp.bucket_cap_mp", "did you mean 'ddp.bucket_cap_mb'?"},
+        {"list hoks", "did you mean 'hooks'?"},
+        {"list", "list what? one of hooks, backends"},
+        {"explain I-ORDER --jobs 2", "--jobs means nothing to 'explain'"},
+        {"completion tcsh", "one of bash, zsh, fish"},
+        {"help rnu", "did you mean 'run'?"},
+        {"report", "report which store?"},
+        {"check no/such.db", "there is no store 'no/such.db'"},
+    };
+    cd_program p;
+    program_open(&p);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cd_test_row("%s", cases[i].arguments);
+        program_run(&p, cases[i].arguments);
+        assert_contains(p.err, cases[i].words);
+        assert_int_equal(p.exit_code, 2);
+        assert_string_equal(p.out, "");
+        assert_ptr_equal(strchr(p.err, '\n'), p.err + strlen(p.err) - 1); /* one line */
+    }
+    program_close(&p);
+}
+
+TEST(program, mistakes_in_a_scenario_are_a_result_with_exit_code_2)
+{
+    cd_program p;
+    program_open(&p);
+    program_write(&p, "bad.toml", "schema = 1\ntitle = \"bad\"\n[ddp]\nfind_unused = true\nbucket_cap_mb = \"much\"\n");
+    program_run(&p, "\"$T/bad.toml\"");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.out, "error: ");
+    assert_contains(p.out, "bad.toml:4:");
+    assert_contains(p.out, "find_unused_parameters");
+    assert_contains(p.out, "bad.toml:5:");
+    program_run(&p, "scenarios/gan_unused_params.toml --set ddp.find_unused=true");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.out, "find_unused_parameters");
+    program_close(&p);
+}
+
+TEST(program, the_flagship_is_verified_and_says_what_stands_behind_it)
+{
+    cd_program p;
+    program_open(&p);
+    program_run(&p, "scenarios/gan_unused_params.toml");
+    assert_int_equal(p.exit_code, 0);
+    assert_contains(p.out, "verified: scenarios/gan_unused_params.toml");
+    assert_contains(p.out, "invariants exercised; trace ");
+    assert_string_equal(p.err, "");
+    program_close(&p);
+}
+
+TEST(program, two_runs_report_the_same_bytes_in_every_format)
+{
+    static const char *const formats[] = {"text", "json", "junit", "sarif"};
+    cd_program p;
+    program_open(&p);
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        char arguments[160];
+        cd_test_row("%s", formats[i]);
+        snprintf(arguments, sizeof arguments, "scenarios/unused scenarios/buckets -k -v --format %s", formats[i]);
+        program_run(&p, arguments);
+        char *first = p.out;
+        p.out = NULL;
+        program_run(&p, arguments);
+        assert_string_equal(first, p.out);
+        free(first);
+    }
+    program_close(&p);
+}
+
+TEST(program, workers_change_neither_report_nor_store)
+{
+    cd_program p;
+    program_open(&p);
+    program_run(&p, "scenarios/unused -k -v --trace \"$T/one.db\" -f json");
+    char *first = p.out;
+    p.out = NULL;
+    program_run(&p, "scenarios/unused -k -v --trace \"$T/three.db\" -f json --jobs 3");
+    assert_string_equal(first, p.out);
+    free(first);
+    program_run(&p, "report \"$T/one.db\" -f json -o \"$T/one.json\"");
+    program_run(&p, "report \"$T/three.db\" -f json -o \"$T/three.json\"");
+    char command[2300];
+    snprintf(command, sizeof command, "cd '%s' && sed s/one.db/three.db/ one.json | cmp - three.json && test $(ls | grep -c 'three.db') = 1",
+             p.place);
+    assert_int_equal(system(command), 0);
+    program_close(&p);
+}
+
+TEST(program, the_first_failure_ends_a_run_unless_told_to_keep_going)
+{
+    cd_program p;
+    program_open(&p);
+    program_write(&p, "a.toml", "schema = 1\ntitle = \"a\"\n");
+    program_write(&p, "b.toml", "no = toml = at = all\n");
+    program_write(&p, "c.toml", "schema = 1\ntitle = \"c\"\n");
+    for (int jobs = 1; jobs <= 3; jobs += 2) {
+        char arguments[64];
+        cd_test_row("%d jobs", jobs);
+        snprintf(arguments, sizeof arguments, "\"$T\" --jobs %d -q", jobs);
+        program_run(&p, arguments);
+        assert_int_equal(p.exit_code, 2);
+        assert_contains(p.out, "1 of 3 verified, 1 with errors, 1 not run");
+        snprintf(arguments, sizeof arguments, "\"$T\" --jobs %d -q -k", jobs);
+        program_run(&p, arguments);
+        assert_int_equal(p.exit_code, 2);
+        assert_contains(p.out, "2 of 3 verified, 1 with errors");
+    }
+    program_close(&p);
+}
+
+TEST(program, a_stored_run_is_reported_and_judged_again)
+{
+    cd_program p;
+    program_open(&p);
+    program_run(&p, "scenarios/gan_unused_params.toml --trace \"$T/run.db\"");
+    assert_int_equal(p.exit_code, 0);
+    program_run(&p, "scenarios/gan_unused_params.toml --seed 5 -n 3 --trace \"$T/run.db\"");
+    assert_int_equal(p.exit_code, 0);
+    program_run(&p, "report \"$T/run.db\"");
+    assert_int_equal(p.exit_code, 0);
+    assert_contains(p.out, "run 1: ");
+    assert_contains(p.out, "run 2: ");
+    program_run(&p, "check \"$T/run.db\" -f json");
+    assert_int_equal(p.exit_code, 0);
+    assert_contains(p.out, "\"run\": 2");
+    assert_contains(p.out, "--set world.size=3 --set world.seed=5");
+    program_run(&p, "check \"$T/run.db\" --run 7");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.err, "has no run 7");
+    program_close(&p);
+}
+
+TEST(program, bad_stores_get_one_sentence_and_are_left_alone)
+{
+    cd_program p;
+    program_open(&p);
+    program_write(&p, "text.db", "not a store at all, but long enough to look at: ...................................................");
+    static const char *const commands[] = {"check \"$T/text.db\"", "report \"$T/text.db\"",
+                                           "scenarios/gan_unused_params.toml --trace \"$T/text.db\""};
+    for (size_t i = 0; i < 3; i++) {
+        cd_test_row("%s", commands[i]);
+        program_run(&p, commands[i]);
+        assert_int_equal(p.exit_code, 2);
+        assert_contains(p.err, "is not a cddp store: it is no SQLite file");
+        assert_ptr_equal(strchr(p.err, '\n'), p.err + strlen(p.err) - 1);
+    }
+    program_run_with(&p, "ulimit -f 150; ", "scenarios/gan_unused_params.toml --trace \"$T/full.db\"");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.err, "cannot write '");
+    assert_contains(p.err, "full.db");
+    program_close(&p);
+}
+
+TEST(program, colours_only_when_wanted)
+{
+    cd_program p;
+    program_open(&p);
+    program_run(&p, "scenarios/gan_unused_params.toml");
+    assert_null(strchr(p.out, '\033'));
+    program_run(&p, "scenarios/gan_unused_params.toml --color always");
+    assert_non_null(strchr(p.out, '\033'));
+    program_run(&p, "rnu --color always");
+    assert_contains(p.err, "cddp-verify");
+    program_run_with(&p, "NO_COLOR=1 ", "scenarios/gan_unused_params.toml");
+    assert_null(strchr(p.out, '\033'));
+    program_close(&p);
+}
+
+TEST(program, timings_appear_only_on_request)
+{
+    cd_program p;
+    program_open(&p);
+    program_run(&p, "scenarios/gan_unused_params.toml -f json");
+    assert_null(strstr(p.out, "wall_ns"));
+    program_run(&p, "scenarios/gan_unused_params.toml -f json --timings");
+    assert_contains(p.out, "\"wall_ns\": ");
+    program_close(&p);
+}
+
+TEST(program, the_log_goes_to_standard_error)
+{
+    cd_program p;
+    program_open(&p);
+    program_run(&p, "scenarios/gan_unused_params.toml --log ddp:debug");
+    assert_int_equal(p.exit_code, 0);
+    assert_contains(p.err, " ddp      debug bucket_launch bucket=0");
+    assert_null(strstr(p.err, " comm "));
+    program_close(&p);
+}
+
+TEST(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment)
+{
+    cd_program p;
+    program_open(&p);
+    program_run(&p, "scenarios/gan_unused_params.toml --backend smi");
+    assert_contains(p.out, "did you mean 'sim'?");
+    assert_int_equal(p.exit_code, 2);
+    program_run(&p, "list backends");
+    bool absent = strstr(p.out, "not in this build") != NULL;
+    if (absent) {
+        char name[32] = "", arguments[128];
+        char *line = strstr(p.out, "not in this build");
+        while (line > p.out && line[-1] != '\n') line--;
+        sscanf(line, "%31s", name);
+        snprintf(arguments, sizeof arguments, "scenarios/gan_unused_params.toml --backend %s", name);
+        program_run(&p, arguments);
+        assert_int_equal(p.exit_code, 3);
+        assert_contains(p.out, "is not in this build");
+    }
+    program_close(&p);
+}
+
+TEST(program, an_interrupt_ends_with_what_is_known)
+{
+    cd_program p;
+    char command[4096], path[1200];
+    program_open(&p);
+    /* A run long enough to be interrupted in the middle. By SIGTERM, which means the same to the program: a shell
+    ** without job control starts what runs in the background with SIGINT ignored. */
+    snprintf(command, sizeof command,
+             "cd '%s' && T='%s'; { '%s' scenarios/gan_unused_params.toml --set train.steps=1000000 --set data.samples=1 --trace \"$T/run.db\" "
+             ">\"$T/out\" 2>\"$T/err\" & pid=$!; sleep 1; kill -TERM $pid; wait $pid; echo $? >\"$T/code\"; }",
+             SOURCE_ROOT, p.place, CDDP_VERIFY);
+    assert_int_equal(system(command), 0);
+    snprintf(path, sizeof path, "%s/code", p.place);
+    char *code = program_slurp(path);
+    assert_string_equal(code, "4\n");
+    free(code);
+    snprintf(path, sizeof path, "%s/out", p.place);
+    char *out = program_slurp(path);
+    assert_contains(out, "interrupted");
+    assert_null(strstr(out, "verified:"));
+    free(out);
+    program_run(&p, "report \"$T/run.db\"");
+    assert_int_equal(p.exit_code, 4);
+    assert_contains(p.out, "interrupted before the run had ended");
+    program_close(&p);
+}
+
+TEST(program, explains_what_its_reports_name)
+{
+    static const char *const names[] = {"I-ORDER", "bucket_launch", "ddp.bucket_cap_mb", "4", "allreduce"};
+    cd_program p;
+    char arguments[64];
+    program_open(&p);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        cd_test_row("%s", names[i]);
+        snprintf(arguments, sizeof arguments, "explain %s", names[i]);
+        program_run(&p, arguments);
+        assert_int_equal(p.exit_code, 0);
+        assert_contains(p.out, names[i]);
+    }
+    program_close(&p);
+}
+
+TEST(program, lists_every_registry)
+{
+    static const struct {
+        const char *topic, *words;
+    } cases[] = {{"hooks", "allreduce"}, {"backends", "sim"}, {"checks", "I-ORDER"}, {"scenarios", "scenarios/gan_unused_params.toml"},
+                 {"keys", "ddp.bucket_cap_mb"}, {"events", "bucket_launch"}, {"models", "mlp"}, {"optimizers", "adamw"},
+                 {"faults", "kill"}, {"choosers", "fifo"}, {"algorithms", "gloo_ring"}, {"links", "ethernet_10g"}};
+    cd_program p;
+    char arguments[64];
+    program_open(&p);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cd_test_row("%s", cases[i].topic);
+        snprintf(arguments, sizeof arguments, "list %s", cases[i].topic);
+        program_run(&p, arguments);
+        assert_int_equal(p.exit_code, 0);
+        assert_contains(p.out, cases[i].words);
+    }
+    program_close(&p);
+}
+
+TEST(program, the_doctor_trains_on_the_built_in_backends)
+{
+    cd_program p;
+    program_open(&p);
+    program_run(&p, "doctor");
+    assert_int_equal(p.exit_code, 0);
+    assert_contains(p.out, "works  self");
+    assert_contains(p.out, "works  sim");
+    program_close(&p);
+}
+
+TEST_MAIN(ROW(program, the_overview_is_as_recorded), ROW(program, every_command_explains_itself),
+          ROW(program, mistakes_on_the_command_line_are_named_and_end_with_2),
+          ROW(program, mistakes_in_a_scenario_are_a_result_with_exit_code_2),
+          ROW(program, the_flagship_is_verified_and_says_what_stands_behind_it),
+          ROW(program, two_runs_report_the_same_bytes_in_every_format), ROW(program, workers_change_neither_report_nor_store),
+          ROW(program, the_first_failure_ends_a_run_unless_told_to_keep_going), ROW(program, a_stored_run_is_reported_and_judged_again),
+          ROW(program, bad_stores_get_one_sentence_and_are_left_alone), ROW(program, colours_only_when_wanted),
+          ROW(program, timings_appear_only_on_request), ROW(program, the_log_goes_to_standard_error),
+          ROW(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment),
+          ROW(program, an_interrupt_ends_with_what_is_known), ROW(program, explains_what_its_reports_name),
+          ROW(program, lists_every_registry), ROW(program, the_doctor_trains_on_the_built_in_backends))
