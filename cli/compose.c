@@ -44,6 +44,10 @@ static void world_ended(void *context)
 static cddp_status make_chooser(cd_compose *c, cddp_error *err)
 {
     const cddp_plan *plan = c->options.plan;
+    if (c->options.chooser != NULL) {
+        c->chooser = *c->options.chooser;
+        return CDDP_OK;
+    }
     const char *name = plan->schedule.chooser != NULL ? plan->schedule.chooser : "fifo";
     const char *string = c->options.schedule != NULL ? c->options.schedule : plan->schedule.string;
     const int32_t kind = c->options.schedule != NULL ? CD_CHOOSER_replay : cd_chooser_find(name);
@@ -200,7 +204,9 @@ void cd_compose_fill(cd_compose *c, cddp_run_options *options)
 size_t cd_compose_print_schedule(const cd_compose *c, char *text, size_t text_bytes)
 {
     if (c->sim == NULL) {
-        text[0] = '\0';
+        if (text_bytes > 0) {
+            text[0] = '\0';
+        }
         return 0;
     }
     return cd_schedule_print(cd_sim_schedule(c->sim), text, text_bytes);

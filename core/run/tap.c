@@ -42,6 +42,16 @@ static void count_implied(cd_tap *tap, const cddp_event *event)
     }
 }
 
+static void keep_end(cd_tap_rank *rank, const cddp_event *event)
+{
+    rank->result.size = sizeof rank->result;
+    rank->result.status = (cddp_status)event->as.rank_end.status;
+    rank->result.end = (cddp_rank_end)event->as.rank_end.end;
+    rank->result.detail = (int32_t)event->as.rank_end.detail;
+    rank->result.error.status = rank->result.status;
+    snprintf(rank->result.error.message, sizeof rank->result.error.message, "%s", event->text != NULL ? event->text : "");
+}
+
 static void tap_event(void *self, const cddp_event *event)
 {
     cd_tap *tap = self;
@@ -55,6 +65,9 @@ static void tap_event(void *self, const cddp_event *event)
     rank->count++;
     rank->time_ns = event->time_ns;
     count_implied(tap, event);
+    if (event->kind == CDDP_EV_rank_end) {
+        keep_end(rank, event);
+    }
     if (tap->judge != NULL) {
         tap->judge->event(tap->judge->self, event);
     }

@@ -61,13 +61,14 @@ static cddp_status copy_tap(cddp_verdict *v, const cd_tap *tap, const cddp_rank_
         marks[i].name = cd_arena_printf(&v->memory->arena, "%s", tap->marks[i].name);
         marks[i].count = tap->marks[i].count;
     }
-    for (size_t i = 0; results != NULL && i < tap->rank_count; i++) {
-        ranks[i] = (cddp_verdict_rank){.size = sizeof ranks[i], .result = results[i], .events = tap->ranks[i].count};
+    for (size_t i = 0; i < tap->rank_count; i++) {
+        ranks[i] = (cddp_verdict_rank){.size = sizeof ranks[i], .events = tap->ranks[i].count,
+                                       .result = results != NULL ? results[i] : tap->ranks[i].result};
     }
     v->marks = marks;
     v->mark_count = tap->mark_count;
     v->ranks = ranks;
-    v->rank_count = results != NULL ? tap->rank_count : 0;
+    v->rank_count = tap->rank_count;
     v->event_count = cd_tap_count(tap);
     v->trace_digest = cd_tap_digest(tap, false);
     v->timeless_digest = cd_tap_digest(tap, true);
