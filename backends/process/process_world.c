@@ -15,6 +15,7 @@
 */
 #include "cddp/process.h"
 
+#include "backends/process/process_ring.h"
 #include "backends/process/process_wire.h"
 #include "core/base/alloc.h"
 #include "core/base/arena.h"
@@ -47,6 +48,7 @@ struct cddp_process_world {
     cddp_process_options options;
     cd_arena texts;    /* of results */
     char *notes;       /* (world_size × NOTE_BYTES) shared with the ranks */
+    char *rings;       /* (world_size × cd_process_ring_bytes()) shared with the ranks */
     watched *watched;  /* (world_size) */
     uint64_t start_ns; /* of the launch: 0 on every rank's clock */
     uint64_t kill_ns;  /* when the patience ends; UINT64_MAX: never */
@@ -59,6 +61,7 @@ typedef struct process_rank {
     cddp_rank base;
     int result_fd;
     char *note; /* (NOTE_BYTES) shared */
+    cddp_trace_sink last_events;
 } process_rank;
 
 /* ---- inside a rank ---- */
@@ -134,6 +137,21 @@ void cddp_process_note(cddp_rank *rank, const char *text)
     strncpy(r->note, text, NOTE_BYTES - 1);
 }
 
+static void keep_last_event(void *self, const cddp_event *event)
+{
+    cd_process_ring_push(self, event);
+}
+
+const cddp_trace_sink *cddp_process_last_events(cddp_rank *rank)
+{
+    return rank->ops == &ops ? &((const process_rank *)rank)->last_events : NULL;
+}
+
+static cd_process_ring *ring_of(const cddp_process_world *w, uint32_t rank)
+{
+    return (cd_process_ring *)(w->rings + rank * cd_process_ring_bytes());
+}
+
 typedef struct program_call {
     const watched *watched;
     cddp_rank_fn program;
@@ -149,6 +167,7 @@ static int rank_main(void *argument, int write_fd)
         .base = {&ops, w, call->watched->rank, w->options.world_size, w->options.allocator},
         .result_fd = write_fd,
         .note = w->notes + (size_t)call->watched->rank * NOTE_BYTES,
+        .last_events = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, ring_of(w, call->watched->rank), keep_last_event, NULL},
     };
     cddp_error error = CDDP_ERROR_INIT;
     cddp_status status = call->program(&rank.base, call->argument, &error);
@@ -320,6 +339,7 @@ static cddp_status world_launch(void *world, cddp_rank_fn program, void *argumen
     uint32_t count = w->options.world_size;
     cddp_status status = CDDP_OK;
     memset(w->notes, 0, (size_t)count * NOTE_BYTES);
+    memset(w->rings, 0, count * cd_process_ring_bytes());
     w->failed = -1;
     w->killed = false;
     w->start_ns = cd_os_now_ns();
@@ -356,6 +376,9 @@ cddp_status cddp_process_world_open(const cddp_process_options *options, cddp_pr
     void *notes;
     CD_TRY_OUT(cd_os_shared_open((size_t)options->world_size * NOTE_BYTES, &notes, err));
     w->notes = notes;
+    void *rings;
+    CD_TRY_OUT(cd_os_shared_open(options->world_size * cd_process_ring_bytes(), &rings, err));
+    w->rings = rings;
     *world = w;
     return CDDP_OK;
 out:
@@ -368,7 +391,14 @@ void cddp_process_world_close(cddp_process_world *world)
     if (world == NULL) return;
     const cddp_allocator *a = world->options.allocator;
     cd_os_shared_close(world->notes, (size_t)world->options.world_size * NOTE_BYTES);
+    cd_os_shared_close(world->rings, world->options.world_size * cd_process_ring_bytes());
     cd_release(a, world->watched, world->options.world_size * sizeof *world->watched);
     cd_arena_fini(&world->texts);
     cd_release(a, world, sizeof *world);
+}
+
+void cddp_process_world_each_last_event(const cddp_process_world *world, uint32_t rank, const cddp_trace_sink *sink)
+{
+    CD_ASSERT(rank < world->options.world_size);
+    cd_process_ring_each(ring_of(world, rank), sink);
 }

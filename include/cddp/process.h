@@ -14,7 +14,7 @@
 ** Errors     launch fails only when ranks could not be started; how each rank ended is in its result.
 */
 #pragma once
-#include "cddp/world.h"
+#include "cddp/trace.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -49,6 +49,14 @@ CDDP_API cddp_status cddp_process_send(cddp_rank *rank, const void *bytes, size_
 /* Called by a rank program: what it is about to do, at most 200 bytes, kept in memory shared with the
 ** launcher. It costs a copy and becomes part of the diagnosis when this rank dies or hangs. */
 CDDP_API void cddp_process_note(cddp_rank *rank, const char *text);
+
+/* Called by a rank program: a sink that keeps the last 64 events in memory shared with the launcher, for use beside
+** the one that records. Returns borrowed until the program returns; NULL when rank lives in no process world. */
+CDDP_API const cddp_trace_sink *cddp_process_last_events(cddp_rank *rank);
+/* Called by the launcher after launch: hands over what such a sink of this rank kept, oldest first. An event that the
+** rank did not finish writing is left out; texts are cut after 95 bytes. */
+CDDP_API void cddp_process_world_each_last_event(const cddp_process_world *world, uint32_t rank,
+                                                 const cddp_trace_sink *sink);
 
 typedef struct cddp_solo_world cddp_solo_world;
 

@@ -6,6 +6,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "core/trace/tracer.h"
 #include "tests/support/test.h"
 
 #include <signal.h>
@@ -294,6 +295,63 @@ TEST(process_world, a_world_can_be_launched_again)
     cddp_process_world_close(world);
 }
 
+#define EMITTED 150
+
+static cddp_status emits_and_dies(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    (void)argument;
+    cddp_tracer *tracer = NULL;
+    CD_TRY(cddp_tracer_create(rank, cddp_process_last_events(rank), CDDP_TRACE_ORDER, &tracer, err));
+    for (int64_t i = 0; i < (rank->rank == 0 ? 3 : EMITTED); i++) {
+        cddp_tracer_set_step(tracer, (uint32_t)i, 0);
+        CD_EMIT(tracer, mark, i % 2 == 0 ? "even" : NULL, .value = i);
+    }
+    if (rank->rank == 1) raise(SIGKILL);
+    cddp_tracer_destroy(tracer);
+    return CDDP_OK;
+}
+
+typedef struct seen_events {
+    size_t count;
+    int64_t first, last;
+    bool in_order;
+} seen_events;
+
+static void see_event(void *self, const cddp_event *event)
+{
+    seen_events *s = self;
+    int64_t value = event->as.mark.value;
+    assert_int_equal(event->kind, CDDP_EV_mark);
+    assert_int_equal(event->step, value);
+    if (value % 2 == 0) assert_string_equal(event->text, "even");
+    else assert_null(event->text);
+    if (s->count == 0) s->first = value;
+    else s->in_order &= value == s->last + 1;
+    s->last = value;
+    s->count++;
+}
+
+TEST(process_world, the_last_events_of_a_killed_rank_outlive_it)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_process_world *world = NULL;
+    cddp_rank_result results[RANKS];
+    cddp_process_options options = {.size = sizeof options, .world_size = RANKS};
+    assert_ok(cddp_process_world_open(&options, &world, &err), &err);
+    assert_ok(cddp_process_world_ops()->launch(world, emits_and_dies, NULL, results, &err), &err);
+    assert_int_equal(results[1].end, CDDP_RANK_KILLED);
+    static const size_t counts[RANKS] = {3, 64, 64};
+    for (uint32_t r = 0; r < RANKS; r++) {
+        seen_events seen = {.in_order = true};
+        const cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, &seen, see_event, NULL};
+        cddp_process_world_each_last_event(world, r, &sink);
+        assert_int_equal(seen.count, counts[r]);
+        assert_true(seen.in_order);
+        assert_int_equal(seen.last, r == 0 ? 2 : EMITTED - 1);
+    }
+    cddp_process_world_close(world);
+}
+
 TEST(process_world, no_ranks_are_refused)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -336,6 +394,7 @@ TEST(solo_world, launch_runs_the_program_here_as_the_rank_that_was_named)
     assert_fails(cddp_process_send(cddp_solo_world_rank(world), &value, sizeof value, &err), CDDP_E_STATE, &err,
                  "rank 1 does not live in a process world");
     cddp_process_note(cddp_solo_world_rank(world), "ignored here");
+    assert_null(cddp_process_last_events(cddp_solo_world_rank(world)));
     cddp_solo_world_close(world);
 }
 
@@ -375,7 +434,7 @@ TEST_MAIN(ROW(process_world, every_rank_returns_and_its_messages_arrive_in_order
           ROW(process_world, records_and_lines_longer_than_a_pipe_come_through),
           ROW(process_world, computing_takes_time_only_when_simulated_and_sleeping_always_does),
           ROW(process_world, a_world_can_be_launched_again),
-          ROW(process_world, no_ranks_are_refused),
+          ROW(process_world, the_last_events_of_a_killed_rank_outlive_it), ROW(process_world, no_ranks_are_refused),
           ROW(process_world, running_out_of_memory_leaves_no_memory_and_no_child_behind),
           ROW(solo_world, launch_runs_the_program_here_as_the_rank_that_was_named),
           ROW(solo_world, its_clock_runs_and_its_choices_are_fifo),
