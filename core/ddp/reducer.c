@@ -317,7 +317,7 @@ cddp_status cd_reducer_start_bucket(cd_reducer *r, cd_bucket *bucket, bool contr
         CD_TRY(r->hook->run(r->hook_self, &bucket->hook_bucket, r->hook_group, future, err));
     } else if (bucket->is_sparse) {
         uint32_t v = r->buckets.layout.indices[bucket->first_slot];
-        cd_sparse_launch launch = {.variable = &r->module->variables[v], .bucket = bucket->index, .group = r->group,
+        cd_sparse_launch launch = {.variable = &r->module->variables[v], .index = v, .bucket = bucket->index, .group = r->group,
                                    .contribute = contribute};
         CD_TRY(cd_sparse_launch_reduce(&r->sparse, &launch, future, &bucket->future_self, err));
     } else {

@@ -98,8 +98,11 @@ void cd_sparse_set_fini(cd_sparse_set *set)
 
 static cd_sparse *find_item(cd_sparse_set *set, uint32_t variable)
 {
-    for (size_t i = 0; i < set->count; i++)
-        if (set->items[i].index == variable) return &set->items[i];
+    for (size_t i = 0; i < set->count; i++) {
+        if (set->items[i].index != variable) continue;
+        set->items[i].set = set; /* the set may have moved since init */
+        return &set->items[i];
+    }
     return NULL;
 }
 
@@ -314,11 +317,8 @@ static cddp_status post_counts(cd_sparse *s, const cd_sparse_launch *launch, cdd
 cddp_status cd_sparse_launch_reduce(cd_sparse_set *set, const cd_sparse_launch *launch, cddp_future *future,
                                     void **self, cddp_error *err)
 {
-    cd_sparse *s = NULL;
-    for (size_t i = 0; i < set->count; i++)
-        if (set->items[i].variable == launch->variable) s = &set->items[i];
+    cd_sparse *s = find_item(set, launch->index);
     if (s == NULL) return cd_fail(err, CDDP_E_ARG, "'%s' is not a sparse parameter", launch->variable->name);
-    s->set = set;
     s->group = launch->group;
     *self = s;
     if (s->has_metadata) return post_with_metadata(s, launch, future, err);

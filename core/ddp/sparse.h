@@ -19,6 +19,7 @@ typedef struct cd_sparse_set {
 
 typedef struct cd_sparse_launch {
     const cd_variable *variable;
+    uint32_t index; /* of the variable */
     uint32_t bucket;
     bool contribute; /* false: a joined rank, which has no rows */
     cddp_group *group;
