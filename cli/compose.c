@@ -15,6 +15,9 @@
 
 #include <string.h>
 
+#define HEAP_BYTES ((size_t)256 << 20)
+#define HEAP_BYTES_PER_RANK ((size_t)16 << 20)
+
 struct cd_compose {
     cd_compose_options options;
     cddp_relay_sink relay;
@@ -126,6 +129,7 @@ static cddp_status open_sim(cd_compose *c, cddp_error *err)
     config.slots_per_rank = (uint32_t)plan->world.in_flight_max;
     config.faults = c->faults;
     config.fault_count = c->fault_count;
+    config.heap_bytes = HEAP_BYTES + config.world_size * HEAP_BYTES_PER_RANK; /* reserved; touched pages cost */
     config.sink = &c->relay.sink;
     config.trace_level = c->options.level;
     config.timeout_ns = plan->world.timeout_ms * 1000000u;

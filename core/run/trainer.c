@@ -344,6 +344,10 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     if (options->oracle && cd_graph_computes(t->replica->graph)) {
         CD_TRY_OUT(make_oracle(t, err));
     }
+    if (options->oracle && t->settings.model.device == 1 && t->settings.train.zero_grad == 0) {
+        const cd_proof_options proof = {t->plan, t->rank->rank, allocator, t->tracer, t->variables};
+        CD_TRY_OUT(cd_proof_create(&proof, &t->proof, err));
+    }
     *trainer = t;
     t = NULL;
 out:
@@ -356,6 +360,7 @@ void cd_trainer_destroy(cd_trainer *t)
     if (t == NULL) {
         return;
     }
+    cd_proof_destroy(t->proof);
     cd_oracle_destroy(t->oracle);
     cd_reference_destroy(t->reference);
     cd_reference_destroy(t->free_reference);
