@@ -14,6 +14,7 @@ typedef struct cd_compose_options {
     const cddp_plan *plan;
     const cddp_registry *registry; /* backends that plugins brought; may be NULL */
     const char *backend;           /* instead of the plan's; NULL: the plan's */
+    const struct cd_chooser *chooser; /* decides instead of the plan's; may be NULL */
     const char *schedule;          /* replays this choice string instead of the plan's chooser; may be NULL */
     cddp_trace_level level;
     const cddp_allocator *allocator;

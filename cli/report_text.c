@@ -8,6 +8,7 @@
 
 #define TEXT_WIDTH 110
 #define INDENT 12
+#define RANKS_SHOWN 4
 
 static cd_style verdict_style(int exit_code)
 {
@@ -91,6 +92,21 @@ static void put_exercises(cd_text *text, const cd_result *result)
     }
 }
 
+/* Ranks that did not return cleanly; when there are many, the first few say enough. */
+static void put_ranks(cd_text *text, const cd_report *report, const cd_result *result)
+{
+    size_t shown = report->verbose || result->rank_count <= RANKS_SHOWN + 1 ? result->rank_count : RANKS_SHOWN;
+    for (size_t i = 0; i < shown; i++) {
+        const cd_result_rank *r = &result->ranks[i];
+        cd_text line;
+        cd_text_init(&line, false);
+        cd_text_printf(&line, "%" PRIu32 " %s%s%s", r->rank, r->end, r->message[0] != '\0' ? ": " : "", r->message);
+        put_line(text, i == 0 ? "ranks" : "", cd_text_get(&line));
+        cd_text_fini(&line);
+    }
+    if (shown < result->rank_count) cd_text_printf(text, "%*sand %zu more ranks (--verbose shows them)\n", INDENT, "", result->rank_count - shown);
+}
+
 /* One line on what stands behind the verdict. */
 static void put_facts(cd_text *text, const cd_report *report, const cd_result *result)
 {
@@ -132,12 +148,7 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
     if (strcmp(result->reason, result->summary) != 0) put_line(text, "because", result->reason);
     for (size_t i = 0; i < result->finding_count && (i == 0 || report->verbose); i++) put_finding(text, &result->findings[i], i == 0);
     if (!report->verbose) put_consequences(text, result);
-    for (size_t i = 0; i < result->rank_count; i++) {
-        cd_text_push(text, "  ");
-        cd_text_style(text, CD_STYLE_CYAN, "%-*s", INDENT - 2, i == 0 ? "ranks" : "");
-        cd_text_printf(text, "%" PRIu32 " %s%s%s\n", result->ranks[i].rank, result->ranks[i].end,
-                       result->ranks[i].message[0] != '\0' ? ": " : "", result->ranks[i].message);
-    }
+    put_ranks(text, report, result);
     if (report->verbose) put_exercises(text, result);
     if (result->judged) put_facts(text, report, result);
     if (result->exit_code != CD_EXIT_VERIFIED || result->finding_count > 0) put_line(text, "reproduce", result->reproduce);

@@ -104,7 +104,7 @@ static cddp_status end_recording(const cd_session *session, const cd_result *res
 /* ---- the run ---- */
 
 typedef struct run_sinks {
-    const cddp_trace_sink *list[4];
+    const cddp_trace_sink *list[5];
     size_t count;
     cd_recorder recorder;
 } run_sinks;
@@ -115,6 +115,7 @@ static void add_sinks(const cd_session *session, run_sinks *sinks)
     sinks->list[sinks->count++] = &sinks->recorder.sink;
     sinks->list[sinks->count++] = cd_interrupt_sink();
     if (session->store != NULL) sinks->list[sinks->count++] = cddp_store_sink(session->store);
+    if (session->watcher != NULL) sinks->list[sinks->count++] = session->watcher;
     if (session->log != NULL) sinks->list[sinks->count++] = &session->log->sink;
 }
 
@@ -142,7 +143,8 @@ static cddp_status run_composed(const cd_session *session, const cddp_plan *plan
     cddp_status status = CDDP_OK;
     cd_compose *compose = NULL;
     cddp_verdict *verdict = NULL;
-    cd_compose_options options = {.plan = plan, .registry = session->cli->registry, .level = session->level};
+    cd_compose_options options = {.plan = plan, .registry = session->cli->registry, .level = session->level,
+                                  .schedule = session->schedule, .chooser = session->chooser};
     CD_TRY(cd_plugins_need_backend(session->cli, plan->world.backend, err));
     CD_TRY(cd_compose_open(&options, &compose, err));
     cddp_run_options run = cddp_run_options_default();

@@ -17,6 +17,9 @@ typedef struct cd_session {
     const cd_log_sink *log; /* NULL: not logged */
     cddp_trace_level level;
     const char *overrides; /* lines, see overrides.h */
+    const char *schedule;  /* replays this choice string; NULL: the plan's chooser decides */
+    const struct cd_chooser *chooser; /* decides instead of the plan's; NULL: none */
+    const cddp_trace_sink *watcher;   /* sees every event of the run too; NULL: none */
 } cd_session;
 
 cddp_status cd_session_run(const cd_session *session, const char *path, cd_result *result, cddp_error *err) CDDP_MUST_CHECK;

@@ -13,7 +13,8 @@ static int run_queries(sqlite3 *db, char *document)
         char *query = at + strlen("```sql\n"), *end = strstr(query, "```");
         bool may_be_empty = false;
         assert_non_null(end);
-        for (char *back = at - 1; back > document && !(back[0] == '\n' && back[1] == '\n'); back--)
+        /* The sentence ends two newlines before the fence. */
+        for (char *back = at - 3; back > document && !(back[0] == '\n' && back[1] == '\n'); back--)
             may_be_empty = may_be_empty || strncmp(back, "(no row", 7) == 0;
         *end = '\0';
         cd_test_row("%.60s", query);

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* replay: a recorded run once more on the simulator, compared event by event; or a scenario under a choice string. */
+#include "cddp/store.h"
+#include "cli/interrupt.h"
+#include "cli/replay.h"
+#include "cli/report.h"
+#include "cli/session.h"
+#include "cli/stepper.h"
+#include "core/base/error.h"
+#include "core/trace/event.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct replay_command {
+    cd_cli *cli;
+    cddp_store *store;
+    cd_replay replay;
+    cd_result result;
+    cd_report_target target;
+    int exit_code;
+    bool reproduced;
+    /* copied from the stored run */
+    char *scenario, *options, *schedule;
+    uint64_t plan_digest, recorded_exit;
+    char verdict[32];
+    int64_t run;
+} replay_command;
+
+static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_error *err)
+{
+    replay_command *c = context;
+    if (!run->complete)
+        return cd_fail(err, CDDP_E_ARG, "run %" PRId64 " was interrupted while it was recorded; only whole runs can be replayed", run->run);
+    const cddp_run_provenance *p = &run->provenance;
+    if (strcmp(p->backend, "sim") != 0)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "run %" PRId64 " was recorded on backend %s; only runs of the simulator can be replayed", run->run,
+                       p->backend);
+    c->scenario = strdup(p->scenario);
+    c->options = strdup(p->options);
+    /* The schedule that was taken is known only at the end; the one of the beginning is what was asked for. */
+    c->schedule = strdup(run->outcome.schedule != NULL && run->outcome.schedule[0] != '\0' ? run->outcome.schedule : p->schedule);
+    if (c->scenario == NULL || c->options == NULL || c->schedule == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a replay");
+    c->plan_digest = p->plan;
+    c->recorded_exit = run->outcome.exit_code;
+    c->run = run->run;
+    snprintf(c->verdict, sizeof c->verdict, "%s", run->outcome.verdict);
+    c->result.source = cd_result_copy(&c->result, p->source);
+    return CDDP_OK;
+}
+
+static cddp_status find_run(replay_command *c, cddp_error *err)
+{
+    const cd_args *args = c->cli->args;
+    uint64_t number = 0;
+    int64_t run = 0;
+    CD_TRY(cd_args_number(args, CD_OPTION_run_number, &number, err));
+    CD_TRY(cddp_store_open(args->operands[0], CDDP_STORE_READ, NULL, &c->store, err));
+    CD_TRY(cddp_store_last_run(c->store, &run, err));
+    if (number > (uint64_t)run) return cd_fail(err, CDDP_E_ARG, "'%s' has no run %" PRIu64 "; its last one is %" PRId64, args->operands[0], number, run);
+    if (number != 0) run = (int64_t)number;
+    CD_TRY(cddp_store_each_run(c->store, run, take_run, c, err));
+    CD_TRY(cd_replay_load(&c->replay, c->store, run, err));
+    return CDDP_OK;
+}
+
+/* --until: an event number, or the name of an event: up to its first occurrence. */
+static cddp_status read_until(replay_command *c, cddp_error *err)
+{
+    const char *until = cd_args_text(c->cli->args, CD_OPTION_until, NULL);
+    if (until == NULL) return CDDP_OK;
+    char *end = NULL;
+    c->replay.until = strtoull(until, &end, 10);
+    if (end != until && *end == '\0' && c->replay.until > 0) return CDDP_OK;
+    int32_t kind = cd_event_find(until);
+    if (kind < 0) return cd_fail(err, CDDP_E_ARG, "--until %s is neither an event number from 1 nor the name of an event", until);
+    for (size_t i = 0; i < c->replay.recorded.count; i++) {
+        if (c->replay.recorded.events[i].kind != kind) continue;
+        c->replay.until = i + 1;
+        return CDDP_OK;
+    }
+    return cd_fail(err, CDDP_E_ARG, "the recorded run has no event %s", until);
+}
+
+static void put_event(cd_text *text, const char *label, const cddp_event *event)
+{
+    char words[1024];
+    cd_event_print(event, words, sizeof words);
+    cd_text_printf(text, "  %-11s", label);
+    cd_text_wrap(text, words, 13, 110);
+}
+
+static void tell(replay_command *c, cd_text *text)
+{
+    const cd_replay *r = &c->replay;
+    bool ended_early = !r->parted && !r->stopped && r->next < r->recorded.count;
+    c->reproduced = !r->parted && !ended_early;
+    if (r->stopped) {
+        cd_text_style(text, CD_STYLE_GREEN, "reproduced up to event %zu", r->next);
+        cd_text_printf(text, "  of %zu in run %" PRId64 "\n", r->recorded.count, c->run);
+        cddp_event at = cd_memory_sink_get(&r->recorded, r->next - 1);
+        put_event(text, "event", &at);
+    } else if (c->reproduced) {
+        cd_text_style(text, CD_STYLE_GREEN, "reproduced");
+        cd_text_printf(text, "  run %" PRId64 ", %zu events, all equal; recorded verdict: %s\n", c->run, r->recorded.count, c->verdict);
+    } else {
+        cd_text_style(text, CD_STYLE_RED, "not reproduced");
+        cd_text_printf(text, "  run %" PRId64 " parts from its record at event %zu of %zu\n", c->run, r->next, r->recorded.count);
+        cddp_event expected = {0};
+        if (r->next < r->recorded.count) {
+            expected = cd_memory_sink_get(&r->recorded, r->next);
+            put_event(text, "recorded", &expected);
+        } else {
+            cd_text_push(text, "  recorded   the run ended here\n");
+        }
+        if (r->has_extra) put_event(text, "now", &r->extra);
+        else cd_text_push(text, "  now        the run ended here\n");
+    }
+    c->exit_code = c->reproduced ? CD_EXIT_VERIFIED : CD_EXIT_FINDINGS;
+}
+
+static cddp_status replay_store(replay_command *c, cddp_error *err)
+{
+    cddp_plan *plan = NULL;
+    CD_TRY(find_run(c, err));
+    CD_TRY(read_until(c, err));
+    cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = c->options, .watcher = &c->replay.sink,
+                          .schedule = c->schedule[0] != '\0' ? c->schedule : NULL};
+    cd_session_read_plan(&session, c->result.source, c->scenario, &plan, &c->result);
+    if (plan == NULL) return cd_fail(err, CDDP_E_CONFIG, "the recorded scenario cannot be read any more: %s %s", c->result.summary, c->result.details);
+    cddp_status status = CDDP_OK;
+    if (cddp_plan_digest(plan) != c->plan_digest)
+        status = cd_fail(err, CDDP_E_MISMATCH, "the recorded scenario no longer means the same: its plan has digest %016" PRIx64
+                         ", the record says %016" PRIx64, cddp_plan_digest(plan), c->plan_digest);
+    if (status == CDDP_OK) status = cd_session_run_plan(&session, plan, &c->result, err);
+    cddp_plan_destroy(plan);
+    if (status != CDDP_OK) return status;
+    /* A choice string that does not fit is a failure of the run, not a difference between runs. */
+    if (c->result.exit_code == CD_EXIT_USAGE && !c->replay.parted && c->recorded_exit != CD_EXIT_USAGE)
+        return cd_fail(err, CDDP_E_CONFIG, "%s", c->result.summary);
+    return CDDP_OK;
+}
+
+static int finish(replay_command *c)
+{
+    cd_text text;
+    cd_text_init(&text, c->cli->color_out);
+    tell(c, &text);
+    int exit_code = cd_cli_write(c->cli, &text, c->exit_code);
+    cd_text_fini(&text);
+    if (cd_args_has(c->cli->args, CD_OPTION_step)) {
+        uint64_t from = 0;
+        cddp_error err = CDDP_ERROR_INIT;
+        if (cd_args_number(c->cli->args, CD_OPTION_from, &from, &err) != CDDP_OK) return cd_cli_fail(c->cli, &err);
+        size_t position = 0;
+        while (position < c->replay.recorded.count && c->replay.recorded.events[position].step < from) position++;
+        cd_stepper_run(c->cli, &c->replay.recorded, position);
+    }
+    return exit_code;
+}
+
+/* A scenario under a given choice string: run and judged as `run` does. */
+static int replay_schedule(cd_cli *cli, const char *schedule)
+{
+    cd_result result;
+    cd_report_target target;
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_text overrides;
+    cd_text_init(&overrides, false);
+    cd_result_init(&result);
+    int exit_code;
+    cddp_status status = cd_report_target_read(cli->args, &target, &err);
+    cd_session session = {.cli = cli, .level = CDDP_TRACE_DIGEST, .overrides = "", .schedule = schedule};
+    if (status == CDDP_OK) status = cd_session_run(&session, cli->args->operands[0], &result, &err);
+    if (status == CDDP_OK) {
+        cd_report report = {.results = &result, .count = 1, .registry = cli->registry, .exit_code = result.exit_code, .verbose = true};
+        exit_code = cd_report_send(cli, &target, &report);
+    } else {
+        exit_code = cd_cli_fail(cli, &err);
+    }
+    cd_result_fini(&result);
+    cd_text_fini(&overrides);
+    return exit_code;
+}
+
+int cd_command_replay(cd_cli *cli)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    const char *schedule = cd_args_text(cli->args, CD_OPTION_schedule, NULL);
+    if (cli->args->operand_count != 1) {
+        (void)cd_fail(&err, CDDP_E_ARG, "replay what? name one store, or a scenario together with --schedule");
+        return cd_cli_fail(cli, &err);
+    }
+    cd_interrupt_begin();
+    if (schedule != NULL) return replay_schedule(cli, schedule);
+    replay_command c = {.cli = cli};
+    cd_replay_init(&c.replay);
+    cd_result_init(&c.result);
+    int exit_code = replay_store(&c, &err) == CDDP_OK ? finish(&c) : cd_cli_fail(cli, &err);
+    cd_result_fini(&c.result);
+    cd_replay_fini(&c.replay);
+    cddp_store_close(c.store);
+    free(c.scenario);
+    free(c.options);
+    free(c.schedule);
+    return exit_code;
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Manual page and completions name every command and option, and are well-formed where a tool can say so. */
+#define _POSIX_C_SOURCE 200809L
+#include "tests/golden/cli/program.h"
+
+static const char *const commands[] = {
+#define CD_COMMAND(id, operands, summary, more) #id,
+#include "cli/commands.def"
+#undef CD_COMMAND
+};
+
+static const struct {
+    const char *name, *argument;
+    char letter;
+} options[] = {
+#define CD_OPTION(id, name, letter, argument, commands, help) {name, argument, letter},
+#include "cli/options.def"
+#undef CD_OPTION
+};
+#define COMMAND_COUNT (sizeof commands / sizeof commands[0])
+#define OPTION_COUNT (sizeof options / sizeof options[0])
+
+/* Runs a checking tool; false when this machine lacks it. */
+static bool check_with(cd_program *p, const char *tool, const char *command)
+{
+    char text[3000];
+    snprintf(text, sizeof text, "command -v %s >/dev/null 2>&1", tool);
+    if (system(text) != 0) return false;
+    snprintf(text, sizeof text, "cd '%s' && %s", p->place, command);
+    int status = system(text);
+    if (status != 0) print_error("%s fails on what was printed\n", tool);
+    assert_int_equal(status, 0);
+    return true;
+}
+
+TEST(man, names_every_command_option_and_exit_code)
+{
+    cd_program p;
+    char words[80];
+    program_open(&p);
+    program_run(&p, "man");
+    assert_int_equal(p.exit_code, 0);
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        cd_test_row("%s", commands[i]);
+        snprintf(words, sizeof words, ".B %s", commands[i]);
+        assert_contains(p.out, words);
+    }
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        size_t used = (size_t)snprintf(words, sizeof words, "\\-\\-");
+        for (const char *at = options[i].name; *at != '\0'; at++)
+            used += (size_t)snprintf(words + used, sizeof words - used, *at == '-' ? "\\-" : "%c", *at);
+        cd_test_row("%s", options[i].name);
+        assert_contains(p.out, words);
+    }
+    for (int code = 0; code <= 4; code++) {
+        snprintf(words, sizeof words, ".B %d\n", code);
+        assert_contains(p.out, words);
+    }
+    check_with(&p, "groff", "groff -man -Tutf8 -ww out >/dev/null 2>warnings && ! test -s warnings");
+    program_close(&p);
+}
+
+TEST(completion, bash_offers_every_command_and_the_options_of_each)
+{
+    cd_program p;
+    program_open(&p);
+    program_run(&p, "completion bash");
+    assert_int_equal(p.exit_code, 0);
+    program_write(&p, "script", p.out);
+    for (size_t i = 0; i < COMMAND_COUNT; i++) assert_contains(p.out, commands[i]);
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        char words[64];
+        snprintf(words, sizeof words, "--%s", options[i].name);
+        cd_test_row("%s", words);
+        assert_contains(p.out, words);
+    }
+    check_with(&p, "bash", "bash -c 'source ./script; COMP_WORDS=(cddp-verify re); COMP_CWORD=1; _cddp_verify; "
+                           "case \" ${COMPREPLY[*]} \" in *\" report \"*) ;; *) exit 1 ;; esac'");
+    check_with(&p, "bash", "bash -c 'source ./script; COMP_WORDS=(cddp-verify run --keep); COMP_CWORD=2; _cddp_verify; "
+                           "test \"${COMPREPLY[*]}\" = --keep-going'");
+    check_with(&p, "bash", "bash -c 'source ./script; COMP_WORDS=(cddp-verify explain --keep); COMP_CWORD=2; _cddp_verify; "
+                           "test -z \"${COMPREPLY[*]}\"'");
+    program_close(&p);
+}
+
+TEST(completion, zsh_and_fish_scripts_parse)
+{
+    cd_program p;
+    program_open(&p);
+    program_run(&p, "completion zsh");
+    assert_contains(p.out, "#compdef cddp-verify");
+    check_with(&p, "zsh", "zsh -n out");
+    program_run(&p, "completion fish");
+    assert_contains(p.out, "complete -c cddp-verify -l keep-going -s k");
+    check_with(&p, "fish", "fish --no-execute out");
+    program_close(&p);
+}
+
+/* docs/cli.md names every command and option, so that it cannot fall behind. */
+TEST(document, names_every_command_and_option)
+{
+    char *document = program_slurp(SOURCE_ROOT "/docs/cli.md");
+    char words[80];
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        snprintf(words, sizeof words, "cddp-verify %s", commands[i]);
+        cd_test_row("%s", words);
+        assert_contains(document, words);
+    }
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        snprintf(words, sizeof words, "--%s", options[i].name);
+        cd_test_row("%s", words);
+        assert_contains(document, words);
+    }
+    free(document);
+}
+
+/* Every line of docs/cli.md that begins with "$ cddp-verify" is run, and ends with the exit code that the next comment
+** says ("# exit 1"), 0 without one. */
+TEST(document, its_examples_run)
+{
+    cd_program p;
+    char *document = program_slurp(SOURCE_ROOT "/docs/cli.md");
+    int count = 0;
+    program_open(&p);
+    for (char *at = document; (at = strstr(at, "\n$ cddp-verify ")) != NULL;) {
+        char *line = at + strlen("\n$ cddp-verify "), *end = strchr(line, '\n'), arguments[1024];
+        assert_non_null(end);
+        int wanted = 0;
+        char *comment = strstr(line, "# exit ");
+        if (comment != NULL && comment < end) wanted = comment[7] - '0';
+        snprintf(arguments, sizeof arguments, "%.*s", (int)((comment != NULL && comment < end ? comment : end) - line), line);
+        cd_test_row("%s", arguments);
+        program_run(&p, arguments);
+        if (p.exit_code != wanted) print_error("cddp-verify %s ended with %d:\n%s%s\n", arguments, p.exit_code, p.out, p.err);
+        assert_int_equal(p.exit_code, wanted);
+        count++;
+        at = end;
+    }
+    assert_true(count >= 10);
+    program_close(&p);
+    free(document);
+}
+
+TEST_MAIN(ROW(man, names_every_command_option_and_exit_code),
+          ROW(completion, bash_offers_every_command_and_the_options_of_each), ROW(completion, zsh_and_fish_scripts_parse),
+          ROW(document, names_every_command_and_option), ROW(document, its_examples_run))
