@@ -138,16 +138,10 @@ static uint32_t choose_ready(void *context, const uint64_t *options, uint32_t co
     return t->rank->ops->choose(t->rank, &choice);
 }
 
-/* On a device of exact forms a gradient is a symbol of its own: whose, from which rank, step and micro-step. */
 static cddp_status fresh_gradient(void *context, uint32_t parameter, const cddp_tensor *dst, cddp_error *err)
 {
     const cd_trainer *t = context;
-    if ((dst->device->flags & CDDP_DEVICE_EXACT) == 0) {
-        return CDDP_OK;
-    }
-    const cd_atom atom = {.kind = CD_ATOM_GRADIENT, .source = parameter, .rank = t->rank->rank,
-                          .micro_step = t->micro->place.micro_step, .step = t->micro->place.step};
-    CD_TRY(cd_symbol_write_atoms(dst, &atom, err));
+    CD_TRY(cd_replica_write_atoms(t->micro, parameter, dst, err));
     return CDDP_OK;
 }
 

@@ -187,6 +187,14 @@ static cddp_status reference_ready(void *context, uint32_t parameter, cddp_grad 
     return CDDP_OK;
 }
 
+/* On exact devices: the same symbol that the rank itself gives to this gradient. */
+static cddp_status reference_fresh(void *context, uint32_t parameter, const cddp_tensor *dst, cddp_error *err)
+{
+    const cd_reference *r = context;
+    CD_TRY(cd_replica_write_atoms(r->running, parameter, dst, err));
+    return CDDP_OK;
+}
+
 static const cddp_tensor *reference_parameters(void *self)
 {
     return ((cd_reference *)self)->parameters;
@@ -283,7 +291,7 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
                                    .update = reference_update};
     CD_TRY_OUT(cd_replica_create(options->plan, options->rank, options->allocator, &r->replica, err));
     CD_TRY_OUT(reference_allocate(r, err));
-    const cd_graph_callbacks callbacks = {.context = r, .ready = reference_ready};
+    const cd_graph_callbacks callbacks = {.context = r, .ready = reference_ready, .fresh = reference_fresh};
     cd_graph_set_callbacks(r->replica->graph, &callbacks);
     *reference = r;
     r = NULL;

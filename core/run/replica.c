@@ -8,6 +8,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/model/layers/shapes.h"
+#include "core/tensor/symbol.h"
 
 #include <math.h>
 #include <string.h>
@@ -296,6 +297,17 @@ cddp_status cd_replica_poison(const cd_micro *micro, const char *parameter, bool
     const cddp_tensor *value = &grad->value;
     const cddp_tensor element = cddp_tensor_of(value->device, value->storage, value->offset, value->dtype, NULL, 0);
     CD_TRY(value->device->fill(&element, values[micro->poison], NULL, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_replica_write_atoms(const cd_micro *micro, uint32_t parameter, const cddp_tensor *dst, cddp_error *err)
+{
+    if ((dst->device->flags & CDDP_DEVICE_EXACT) == 0) {
+        return CDDP_OK;
+    }
+    const cd_atom atom = {.kind = CD_ATOM_GRADIENT, .source = parameter, .rank = micro->place.rank,
+                          .micro_step = micro->place.micro_step, .step = micro->place.step};
+    CD_TRY(cd_symbol_write_atoms(dst, &atom, err));
     return CDDP_OK;
 }
 

@@ -49,15 +49,11 @@ static bool hook_is_judged_by_its_law(const cd_trainer *t)
 static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
     uint64_t divisor;
-    if (t->oracle == NULL && t->proof == NULL) {
+    if (t->oracle == NULL) {
         return CDDP_OK;
     }
     cd_trainer_refresh_views(t);
     CD_TRY(declared_divisor(t, last->place.step, &divisor, err));
-    if (t->proof != NULL) {
-        CD_TRY(cd_proof_judge(t->proof, last->place.step, divisor, t->grad_views, err));
-        return CDDP_OK;
-    }
     const cd_oracle_reduction reduction = {.step = last->place.step, .micro_step = last->place.micro_step,
                                      .division = declared_division(t), .wire = t->wire,
                                      .lossy = hook_is_judged_by_its_law(t),

@@ -341,12 +341,8 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
         CD_TRY_OUT(cd_loss_scaler_init(&t->scaler, &scaler, err));
         t->loss_scale = cd_loss_scaler_get_scale(&t->scaler);
     }
-    if (options->oracle && cd_graph_computes(t->replica->graph)) {
+    if (options->oracle && t->settings.model.device != 2) {
         CD_TRY_OUT(make_oracle(t, err));
-    }
-    if (options->oracle && t->settings.model.device == 1 && t->settings.train.zero_grad == 0) {
-        const cd_proof_options proof = {t->plan, t->rank->rank, allocator, t->tracer, t->variables};
-        CD_TRY_OUT(cd_proof_create(&proof, &t->proof, err));
     }
     *trainer = t;
     t = NULL;
@@ -360,7 +356,6 @@ void cd_trainer_destroy(cd_trainer *t)
     if (t == NULL) {
         return;
     }
-    cd_proof_destroy(t->proof);
     cd_oracle_destroy(t->oracle);
     cd_reference_destroy(t->reference);
     cd_reference_destroy(t->free_reference);

@@ -14,7 +14,6 @@
 #include "core/model/optim/loss_scaler.h"
 #include "core/oracle/oracle.h"
 #include "core/run/blob.h"
-#include "core/run/proof.h"
 #include "core/run/reference.h"
 #include "core/run/replica.h"
 #include "core/tensor/symbol.h"
@@ -56,8 +55,7 @@ typedef struct cd_trainer {
     cd_loss_scaler scaler;
     double loss_scale;        /* the scaler's, or 1 */
 
-    cd_oracle *oracle;        /* NULL: not judged by numbers */
-    cd_proof *proof;          /* NULL: not judged by forms */
+    cd_oracle *oracle;        /* NULL: not judged */
     cd_reference *reference, *free_reference;
     cd_blob optimizer_state;  /* before the step, for the reference */
     cddp_tensor *views;       /* (parameter_count) parameters as the oracle takes them */
