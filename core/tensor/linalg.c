@@ -36,56 +36,70 @@ typedef void (*tile_fn)(const tile_args *args, void *tile);
 #define WIDTH_MAX 32
 
 #if defined(__GNUC__)
-/* Vectors in the compiler's own notation: element-wise, any target, no intrinsics. A load through memcpy needs
-** no alignment. A scalar factor is broadcast. */
-#define TILE(name, attributes, T, bytes, vectors, rows)                                                                \
-    attributes static void name(const tile_args *args, void *tile)                                                            \
+/* Vectors in the compiler's own notation: element-wise, any target, no intrinsics; a scalar factor is broadcast. A
+** tile is two vectors wide. Its sums are variables, not an array: compilers keep only those in registers. */
+#define ZERO(r) vector s##r##0 = {0}, s##r##1 = {0};
+#define STEP(r)                                                                                                        \
+    s##r##0 += a[r * row] * b[0];                                                                                      \
+    s##r##1 += a[r * row] * b[1];
+#define KEEP(r)                                                                                                        \
+    memcpy(sums + r * WIDTH, &s##r##0, sizeof s##r##0);                                                                \
+    memcpy(sums + r * WIDTH + WIDTH / 2, &s##r##1, sizeof s##r##1);
+#define ROWS_1(X) X(0)
+#define ROWS_4(X) X(0) X(1) X(2) X(3)
+#define ROWS_6(X) ROWS_4(X) X(4) X(5)
+#define ROWS_8(X) ROWS_6(X) X(6) X(7)
+#define TILE(name, attributes, T, bytes, ROWS)                                                                         \
+    attributes static void name(const tile_args *args, void *tile)                                                     \
     {                                                                                                                  \
         typedef T vector __attribute__((vector_size(bytes)));                                                          \
-        vector sum[rows][vectors];                                                                                     \
-        memset(sum, 0, sizeof sum);                                                                                    \
+        enum { WIDTH = 2 * (bytes) / sizeof(T) };                                                                      \
         const T *a = args->a, *panel = args->panel;                                                                    \
+        const int64_t row = args->a_row;                                                                               \
+        T *sums = tile;                                                                                                \
+        ROWS(ZERO)                                                                                                     \
         for (int64_t k = 0; k < args->k; k++, a += args->a_k, panel += args->panel_stride) {                           \
-            vector b[vectors];                                                                                         \
+            vector b[2]; /* loaded through memcpy: a panel may lie anywhere */                                         \
             memcpy(b, panel, sizeof b);                                                                                \
-            for (int r = 0; r < rows; r++)                                                                             \
-                for (int v = 0; v < vectors; v++) sum[r][v] += a[r * args->a_row] * b[v];                              \
+            ROWS(STEP)                                                                                                 \
         }                                                                                                              \
-        memcpy(tile, sum, sizeof sum);                                                                                 \
+        ROWS(KEEP)                                                                                                     \
     }
 #else
-#define TILE(name, attributes, T, bytes, vectors, rows)                                                                \
+#define ROWS_1 1
+#define ROWS_4 4
+#define TILE(name, attributes, T, bytes, ROWS)                                                                         \
     static void name(const tile_args *args, void *tile)                                                                \
     {                                                                                                                  \
-        enum { WIDTH = vectors * (bytes) / sizeof(T) };                                                                \
-        T sum[rows][WIDTH];                                                                                            \
-        memset(sum, 0, sizeof sum);                                                                                    \
+        enum { WIDTH = 2 * (bytes) / sizeof(T) };                                                                      \
+        T sums[ROWS][WIDTH];                                                                                           \
+        memset(sums, 0, sizeof sums);                                                                                  \
         const T *a = args->a, *panel = args->panel;                                                                    \
         for (int64_t k = 0; k < args->k; k++, a += args->a_k, panel += args->panel_stride)                             \
-            for (int r = 0; r < rows; r++)                                                                             \
-                for (int j = 0; j < WIDTH; j++) sum[r][j] += a[r * args->a_row] * panel[j];                            \
-        memcpy(tile, sum, sizeof sum);                                                                                 \
+            for (int r = 0; r < ROWS; r++)                                                                             \
+                for (int j = 0; j < (int)WIDTH; j++) sums[r][j] += a[r * args->a_row] * panel[j];                      \
+        memcpy(tile, sums, sizeof sums);                                                                               \
     }
 #endif
 
 #if defined(__GNUC__) && defined(__x86_64__)
 #define CD_HAS_X86 1
 #define TARGET(isa) __attribute__((target(isa)))
-TILE(tile_f32_avx2, TARGET("avx2"), float, 32, 2, 6)
-TILE(line_f32_avx2, TARGET("avx2"), float, 32, 2, 1)
-TILE(tile_f64_avx2, TARGET("avx2"), double, 32, 2, 6)
-TILE(line_f64_avx2, TARGET("avx2"), double, 32, 2, 1)
-TILE(tile_f32_avx512, TARGET("avx512f"), float, 64, 2, 8)
-TILE(line_f32_avx512, TARGET("avx512f"), float, 64, 2, 1)
-TILE(tile_f64_avx512, TARGET("avx512f"), double, 64, 2, 8)
-TILE(line_f64_avx512, TARGET("avx512f"), double, 64, 2, 1)
+TILE(tile_f32_avx2, TARGET("avx2"), float, 32, ROWS_6)
+TILE(line_f32_avx2, TARGET("avx2"), float, 32, ROWS_1)
+TILE(tile_f64_avx2, TARGET("avx2"), double, 32, ROWS_6)
+TILE(line_f64_avx2, TARGET("avx2"), double, 32, ROWS_1)
+TILE(tile_f32_avx512, TARGET("avx512f"), float, 64, ROWS_8)
+TILE(line_f32_avx512, TARGET("avx512f"), float, 64, ROWS_1)
+TILE(tile_f64_avx512, TARGET("avx512f"), double, 64, ROWS_8)
+TILE(line_f64_avx512, TARGET("avx512f"), double, 64, ROWS_1)
 #else
 #define CD_HAS_X86 0
 #endif
-TILE(tile_f32, , float, 16, 2, 4)
-TILE(line_f32, , float, 16, 2, 1)
-TILE(tile_f64, , double, 16, 2, 4)
-TILE(line_f64, , double, 16, 2, 1)
+TILE(tile_f32, , float, 16, ROWS_4)
+TILE(line_f32, , float, 16, ROWS_1)
+TILE(tile_f64, , double, 16, ROWS_4)
+TILE(line_f64, , double, 16, ROWS_1)
 
 /* A pair of versions: full tiles, and single rows for what is left. */
 typedef struct tile_version {

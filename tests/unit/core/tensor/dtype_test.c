@@ -67,6 +67,25 @@ TEST(dtype, all_65536_patterns_widen_exactly_and_come_back)
         }
 }
 
+TEST(dtype, arrays_have_the_bits_of_the_scalar_functions)
+{
+    enum { COUNT = 1 << 16 };
+    static uint16_t narrow[COUNT], back[COUNT];
+    static float wide[COUNT];
+    for (uint32_t h = 0; h < COUNT; h++) narrow[h] = (uint16_t)h;
+    cd_convert_f16_to_f32(wide, narrow, COUNT);
+    for (uint32_t h = 0; h < COUNT; h++) assert_int_equal(cd_f32_bits(wide[h]), cd_f32_bits(cd_f16_to_f32(narrow[h])));
+    cd_convert_bf16_to_f32(wide, narrow, COUNT);
+    for (uint32_t h = 0; h < COUNT; h++) assert_int_equal(cd_f32_bits(wide[h]), cd_f32_bits(cd_bf16_to_f32(narrow[h])));
+    for (uint64_t start = 0; start <= UINT32_MAX; start += (uint64_t)COUNT * 251) {
+        for (uint32_t i = 0; i < COUNT; i++) wide[i] = cd_f32_of_bits((uint32_t)(start + i * 251u));
+        cd_convert_f32_to_f16(back, wide, COUNT);
+        for (uint32_t i = 0; i < COUNT; i++) assert_int_equal(back[i], cd_f32_to_f16(wide[i]));
+        cd_convert_f32_to_bf16(back, wide, COUNT - 3); /* not a multiple of any vector */
+        for (uint32_t i = 0; i < COUNT - 3; i++) assert_int_equal(back[i], cd_f32_to_bf16(wide[i]));
+    }
+}
+
 static void check_f32(const format *f, uint32_t bits)
 {
     float x = cd_f32_of_bits(bits);
@@ -191,7 +210,7 @@ TEST(dtype, every_pair_of_dtypes_agrees_on_small_numbers)
         }
 }
 
-TEST_MAIN(ROW(dtype, all_65536_patterns_widen_exactly_and_come_back), ROW(dtype, f32_rounds_to_nearest_even),
+TEST_MAIN(ROW(dtype, arrays_have_the_bits_of_the_scalar_functions), ROW(dtype, all_65536_patterns_widen_exactly_and_come_back), ROW(dtype, f32_rounds_to_nearest_even),
           ROW(dtype, edges_of_f16_are_where_they_should_be), ROW(dtype, f64_is_rounded_once_not_through_f32),
           ROW(dtype, integers_round_once_too), ROW(dtype, floats_become_integers_by_truncation_and_saturation),
           ROW(dtype, every_pair_of_dtypes_agrees_on_small_numbers))
