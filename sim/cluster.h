@@ -49,6 +49,9 @@ struct cd_part {
     uint32_t awaited; /* part index, UINT32_MAX: anybody; meaningful while is_blocked */
     bool is_blocked, has_content, is_staged, is_released;
     const cd_fault *death; /* strikes with the first message on its way, or NULL */
+    const cddp_device *stream_device; /* its tensors live on a device with streams, or NULL */
+    cddp_stream *joiner;              /* held until this part has ended */
+    bool is_given_back;               /* released by its owner while a stream still holds it */
     cddp_tensor work, source; /* flat */
     uint64_t last_arrival_ns;
     cd_message *inbox, *inbox_last;
@@ -130,6 +133,9 @@ static inline uint32_t cd_coll_rank(const cd_coll *coll, uint32_t part)
 
 /* collective.c */
 void cd_part_end(cd_part *part, cddp_status status, const char *why);
+void cd_part_reached(cd_part *part); /* its stream has come to it */
+void cd_part_joined(cd_part *part);  /* its stream has waited for it */
+void cd_part_forget(cd_part *part); /* releases it whatever its state */
 void cd_part_lose(cd_part *part); /* its rank died or gave it back: it ends without anybody hearing of it */
 void cd_rank_start_queued(cd_sim *sim, cd_sim_rank *rank);
 void cd_coll_reclaim(cd_coll *coll); /* frees it when nothing refers to it any more */

@@ -16,6 +16,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "sim/cluster.h"
+#include "sim/stream_ops.h"
 
 #include <string.h>
 
@@ -66,6 +67,19 @@ void cd_part_lose(cd_part *part)
     if (rank->queue_first != NULL && rank->state != CD_RANK_DEAD && !sim->unwinding) cd_rank_start_queued(sim, rank);
 }
 
+/* Streams hold a part through coll->messages; what its owner gave back meanwhile goes when it has ended. */
+static void release_if_due(cd_part *part)
+{
+    if (part->is_given_back && !part->is_released && part->state == CD_PART_ENDED) cd_part_forget(part);
+}
+
+void cd_part_joined(cd_part *part)
+{
+    part->coll->messages--;
+    if (part->is_released) cd_coll_reclaim(part->coll);
+    else release_if_due(part);
+}
+
 void cd_part_end(cd_part *part, cddp_status status, const char *why)
 {
     cd_sim *sim = sim_of(part);
@@ -82,6 +96,12 @@ void cd_part_end(cd_part *part, cddp_status status, const char *why)
     if (part->waiter != NULL) cd_sim_wake(sim, part->waiter, CD_WAKE_DONE);
     part->waiter = NULL;
     if (rank->queue_first != NULL) cd_rank_start_queued(sim, rank);
+    if (part->joiner != NULL) {
+        cddp_stream *joiner = part->joiner;
+        part->joiner = NULL;
+        cd_stream_part_ended(joiner);
+    }
+    release_if_due(part);
 }
 
 /* ---- taking place ---- */
@@ -241,6 +261,20 @@ static cddp_status check_shares(const cd_member *member, const cddp_collective *
     return CDDP_OK;
 }
 
+/* Data moves through the device below the streams. Returns the one with streams, or NULL. */
+static const cddp_device *unwrap(cddp_collective *what)
+{
+    const cddp_device *outer = NULL;
+    cddp_tensor *tensors[2] = {&what->input, &what->output};
+    for (int i = 0; i < 2; i++) {
+        const cddp_device *inner = cd_stream_device_inner(tensors[i]->device);
+        if (inner == NULL) continue;
+        outer = tensors[i]->device;
+        tensors[i]->device = inner;
+    }
+    return outer;
+}
+
 static cddp_status begin_part(cd_member *member, const cddp_collective *what, cd_part **out, cddp_error *err)
 {
     cd_comm *comm = member->comm;
@@ -253,12 +287,30 @@ static cddp_status begin_part(cd_member *member, const cddp_collective *what, cd
     if (!is_pair) member->posted++; /* O1 */
     part->member = member;
     part->what = *what;
+    part->stream_device = unwrap(&part->what);
     part->state = CD_PART_QUEUED;
     part->posted_ns = comm->sim->now_ns;
     part->ordinal = member->rank->collective_count++;
     part->next = NULL;
     *out = part;
     return CDDP_OK;
+}
+
+static void enqueue(cd_part *part)
+{
+    cd_sim_rank *rank = part->member->rank;
+    if (rank->queue_last != NULL) rank->queue_last->next = part;
+    else rank->queue_first = part;
+    rank->queue_last = part;
+    cd_rank_start_queued(sim_of(part), rank);
+}
+
+void cd_part_reached(cd_part *part)
+{
+    cd_coll *coll = part->coll;
+    coll->messages--;
+    if (part->state == CD_PART_QUEUED) enqueue(part);
+    else cd_coll_reclaim(coll); /* it was given up meanwhile */
 }
 
 cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_part **part, cddp_error *err)
@@ -276,10 +328,12 @@ cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_pa
     if (p->coll->order != NULL) choose_order(sim, p->coll, p);
     cd_sim_fault_at_op(sim, rank, CD_FAULT_INSIDE_OP, p, what);
     if (sim->unwinding) return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped inside %s", rank->port.rank, cddp_op_name(what->op));
-    if (rank->queue_last != NULL) rank->queue_last->next = p;
-    else rank->queue_first = p;
-    rank->queue_last = p;
-    cd_rank_start_queued(sim, rank);
+    if (p->stream_device != NULL) {
+        p->coll->messages++;
+        if (!cd_stream_push_start(p->stream_device, what->stream, p)) return cd_fail(err, CDDP_E_NOMEM, "no memory to queue %s", cddp_op_name(what->op));
+    } else {
+        enqueue(p);
+    }
     if (sim->unwinding) return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped inside %s", rank->port.rank, cddp_op_name(what->op));
     *part = p;
     return CDDP_OK;
@@ -311,6 +365,11 @@ cddp_status cd_part_test(cd_part *part, bool *done, cddp_error *err)
 cddp_status cd_part_wait(cd_part *part, uint64_t timeout_ns, cddp_error *err)
 {
     cd_sim *sim = sim_of(part);
+    if (part->stream_device != NULL && part->state != CD_PART_ENDED) { /* the stream waits, the host does not */
+        part->coll->messages++;
+        if (!cd_stream_push_join(part->stream_device, part->what.stream, part)) return cd_fail(err, CDDP_E_NOMEM, "no memory to queue a wait");
+        return CDDP_OK;
+    }
     if (part->state != CD_PART_ENDED) {
         if (timeout_ns == 0) timeout_ns = part->what.timeout_ns != 0 ? part->what.timeout_ns : part->member->timeout_ns;
         uint64_t now = sim->now_ns;
@@ -344,6 +403,12 @@ void cd_coll_reclaim(cd_coll *coll)
 }
 
 void cd_part_release(cd_part *part)
+{
+    if (part->stream_device != NULL && part->state != CD_PART_ENDED && !sim_of(part)->unwinding) part->is_given_back = true;
+    else cd_part_forget(part);
+}
+
+void cd_part_forget(cd_part *part)
 {
     cd_coll *coll = part->coll;
     CD_ASSERT(part->state != CD_PART_EMPTY && !part->is_released);

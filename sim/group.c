@@ -162,7 +162,9 @@ cd_coll *cd_comm_make_coll(cd_comm *comm, uint32_t size)
         p->member = NULL;
         p->waiter = NULL;
         p->inbox = p->inbox_last = NULL;
-        p->is_blocked = p->has_content = p->is_staged = p->is_released = false;
+        p->is_blocked = p->has_content = p->is_staged = p->is_released = p->is_given_back = false;
+        p->stream_device = NULL;
+        p->joiner = NULL;
         p->death = NULL;
     }
     return coll;
@@ -285,7 +287,7 @@ static void abandon(cd_coll *coll, uint32_t member)
     for (uint32_t i = 0; i < coll->size; i++) {
         cd_part *p = &coll->parts[i];
         bool is_mine = p->member != NULL && p->member->index == member;
-        if (is_mine && !p->is_released && p->state != CD_PART_EMPTY) cd_part_release(p);
+        if (is_mine && !p->is_released && p->state != CD_PART_EMPTY) cd_part_forget(p);
     }
 }
 

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Streams: a device whose operations happen later, in order per stream and in any order between streams.
+**
+** It wraps a device that works at once (cpu, symbol, shape) for one rank. An operation is queued on its stream and takes
+** effect when it completes: after op_ns, or when the chooser says so (CD_SIM_COMPLETE_CHOICE). NULL is the default
+** stream, an ordinary one. Storage comes from the inner device and is reused at once when it is given back, whatever is
+** still queued on it, as a caching allocator does that was not told about other streams.
+**
+** read, write, norm, find_nonfinite and digest wait for the default stream, and for that one only.
+** A collective posted with a stream starts when the stream has reached it, and waiting for it holds the stream and not
+** the host.
+**
+** Lifetime   from create to destroy, by the rank that it was made for; it outlives its tensors.
+** Errors     an operation that fails when it takes effect is told by the next stream_synchronize.
+*/
+#pragma once
+#include "cddp/device.h"
+#include "cddp/trace.h"
+
+typedef struct cd_stream_device_config {
+    const cddp_device *inner; /* borrowed */
+    uint64_t op_ns;           /* how long an operation takes */
+    cddp_tracer *tracer;      /* the rank's: memory, touch and order events (I-HB); may be NULL; borrowed */
+} cd_stream_device_config;
+
+cddp_status cd_stream_device_create(cddp_rank *rank, const cd_stream_device_config *config, const cddp_device **device,
+                                    cddp_error *err) CDDP_MUST_CHECK;
+/* Accepts NULL. What is still queued is forgotten. */
+void cd_stream_device_destroy(const cddp_device *device);
