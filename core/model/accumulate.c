@@ -30,10 +30,7 @@ static cddp_status own_dense(cd_graph *graph, cd_gradient *sum, cddp_error *err)
 
 /* ---- rows ---- */
 
-static int64_t row_count(const cddp_tensor *rows)
-{
-    return rows->sizes[0];
-}
+static int64_t row_count(const cddp_tensor *rows) { return rows->sizes[0]; }
 
 static size_t row_bytes(const cddp_tensor *value)
 {

@@ -22,8 +22,10 @@ static void fill_real(const cddp_tensor *t, int64_t sample, cd_prng *prng, bool 
     int64_t width = cd_tensor_row_numel(t);
     for (int64_t i = sample * width; i < (sample + 1) * width; i++) {
         double value = draw_real(prng, exact);
-        if (t->dtype == CDDP_F64) ((double *)cd_tensor_data(t))[i] = value;
-        else ((float *)cd_tensor_data(t))[i] = (float)value;
+        if (t->dtype == CDDP_F64)
+            ((double *)cd_tensor_data(t))[i] = value;
+        else
+            ((float *)cd_tensor_data(t))[i] = (float)value;
     }
 }
 
@@ -44,11 +46,14 @@ static cddp_status make_field(cd_graph *graph, const cd_field *field, cddp_dtype
     if (field->kind == CD_FIELD_NONE) return CDDP_OK;
     for (uint32_t i = 0; i < field->dim_count; i++) sizes[i + 1] = field->sizes[i];
     cddp_tensor t;
-    CD_TRY(cd_graph_tensor(graph, field->kind == CD_FIELD_REAL ? real : CDDP_I64, sizes, field->dim_count + 1, &t, err));
+    CD_TRY(
+        cd_graph_tensor(graph, field->kind == CD_FIELD_REAL ? real : CDDP_I64, sizes, field->dim_count + 1, &t, err));
     for (int64_t s = 0; s < request->sample_count && t.storage != NULL; s++) {
         cd_prng prng = cd_prng_split_index(request->prng, field->name, (uint64_t)request->sample_ids[s]);
-        if (field->kind == CD_FIELD_REAL) fill_real(&t, s, &prng, request->exact);
-        else fill_class(&t, s, &prng, field);
+        if (field->kind == CD_FIELD_REAL)
+            fill_real(&t, s, &prng, request->exact);
+        else
+            fill_class(&t, s, &prng, field);
     }
     *tensor = t;
     return CDDP_OK;

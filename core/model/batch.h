@@ -17,13 +17,13 @@ typedef struct cd_model cd_model;
 typedef struct cd_batch {
     int64_t sample_count;
     const int64_t *sample_ids; /* (sample_count) key dropout, routing without arithmetic, and generated data */
-    cddp_tensor inputs[CD_BATCH_FIELDS_MAX];  /* as cd_model_inputs says; first dimension sample_count */
+    cddp_tensor inputs[CD_BATCH_FIELDS_MAX];   /* as cd_model_inputs says; first dimension sample_count */
     cddp_tensor targets[CD_MODEL_OUTPUTS_MAX]; /* one per output; device NULL where its loss needs none */
-    const double *weights; /* (sample_count) of each sample's loss; NULL: 1 */
-    double divisor;        /* of the weighted sum; 0 or 1: none */
-    uint64_t iteration;    /* keys dropout together with the sample id */
-    uint32_t branch;       /* which way control flow goes, in models that branch */
-    const uint8_t *uses;   /* (unit_count) how often each unit runs; NULL: the model's own counts */
+    const double *weights;                     /* (sample_count) of each sample's loss; NULL: 1 */
+    double divisor;                            /* of the weighted sum; 0 or 1: none */
+    uint64_t iteration;                        /* keys dropout together with the sample id */
+    uint32_t branch;                           /* which way control flow goes, in models that branch */
+    const uint8_t *uses;                       /* (unit_count) how often each unit runs; NULL: the model's own counts */
 } cd_batch;
 
 typedef struct cd_batch_request {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Both kinds of activation checkpointing.
 **
-** Re-entrant (Note [Backward inside backward]): the forward records one node whose only edge is the input's.
+** Re-entrant: the forward records one node whose only edge is the input's.
 ** Its route runs the part again on a detached input and calls cd_graph_backward on the result, so that the
 ** part's parameters accumulate and fire their hooks right there, in the middle of the outer backward; the
 ** gradient of the detached input is captured by an accumulation-free leaf node and passed on.
@@ -54,8 +54,8 @@ static cddp_status enter_part(cd_graph *graph, reentrant *state, cd_value **outp
     /* An edge to nobody makes the input want a gradient: the node is recorded by hand. */
     cd_value anyone = {.tensor = state->input->tensor, .node = state->input->node, .output = state->input->output};
     cd_value *inputs[1] = {&anyone};
-    cd_record record = {.op = &entry_op, .inputs = inputs, .input_count = 1, .outputs = &input, .output_count = 1,
-                        .state = state};
+    cd_record record = {
+        .op = &entry_op, .inputs = inputs, .input_count = 1, .outputs = &input, .output_count = 1, .state = state};
     CD_TRY(cd_graph_record(graph, &record, err));
     CD_ASSERT(input->node != NULL);
     input->node->edges[0] = (cd_edge){0};
@@ -66,8 +66,9 @@ static cddp_status reentrant_route(const cd_op_call *call, cddp_error *err)
 {
     cd_graph *graph = call->graph;
     if (graph->inside_grad)
-        return cd_fail(err, CDDP_E_STATE, "Checkpointing with re-entrant backward does not work under grad(): use "
-                                          "backward(), or the non-reentrant kind");
+        return cd_fail(err, CDDP_E_STATE,
+                       "Checkpointing with re-entrant backward does not work under grad(): use "
+                       "backward(), or the non-reentrant kind");
     reentrant *state = call->state;
     state->input_gradient = (cd_gradient){0};
     cd_backward_options options = *graph->backward;
@@ -89,7 +90,6 @@ static cddp_status reentrant_route(const cd_op_call *call, cddp_error *err)
     options.roots = &output;
     options.root_count = 1;
     options.root_gradients = &root;
-    options.retain_graph = false;
     CD_TRY(cd_graph_backward(graph, &options, err));
     call->in_grads[0] = state->input_gradient;
     return CDDP_OK;
@@ -114,8 +114,8 @@ static cddp_status run_reentrant(cd_graph *graph, const cd_checkpoint *checkpoin
         return status;
     }
     CD_TRY(cd_graph_detach(graph, inner, &made, err));
-    cd_record record = {.op = &reentrant_op, .inputs = &input, .input_count = 1, .outputs = &made, .output_count = 1,
-                        .state = state};
+    cd_record record = {
+        .op = &reentrant_op, .inputs = &input, .input_count = 1, .outputs = &made, .output_count = 1, .state = state};
     CD_TRY(cd_graph_record(graph, &record, err));
     *output = made;
     return CDDP_OK;
@@ -135,11 +135,13 @@ static cd_node *next_node(const cd_graph *graph, size_t *position, size_t end)
 static cddp_status run_segment(cd_graph *graph, const cd_checkpoint *checkpoint, cd_value *input, cd_value **output,
                                cddp_error *err)
 {
-    if (graph->segment != NULL) return cd_fail(err, CDDP_E_UNSUPPORTED, "a non-reentrant checkpoint inside another one");
+    if (graph->segment != NULL)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "a non-reentrant checkpoint inside another one");
     void *memory = NULL;
     CD_TRY(cd_graph_push(graph, sizeof(cd_segment), &memory, err));
     cd_segment *s = memory;
-    *s = (cd_segment){.part = checkpoint->part, .context = checkpoint->context, .input = input, .first = graph->node_count};
+    *s = (cd_segment){
+        .part = checkpoint->part, .context = checkpoint->context, .input = input, .first = graph->node_count};
     graph->segment = s;
     cddp_status status = checkpoint->part(graph, checkpoint->context, input, output, err);
     graph->segment = NULL;
@@ -196,9 +198,12 @@ cddp_status cd_checkpoint_run(cd_graph *graph, const cd_checkpoint *checkpoint, 
                               cddp_error *err)
 {
     switch (graph->grad_enabled ? checkpoint->kind : CD_CHECKPOINT_NONE) {
-    case CD_CHECKPOINT_REENTRANT: return run_reentrant(graph, checkpoint, input, output, err);
-    case CD_CHECKPOINT_NON_REENTRANT: return run_segment(graph, checkpoint, input, output, err);
-    case CD_CHECKPOINT_NONE: break;
+    case CD_CHECKPOINT_REENTRANT:
+        return run_reentrant(graph, checkpoint, input, output, err);
+    case CD_CHECKPOINT_NON_REENTRANT:
+        return run_segment(graph, checkpoint, input, output, err);
+    case CD_CHECKPOINT_NONE:
+        break;
     }
     return checkpoint->part(graph, checkpoint->context, input, output, err);
 }

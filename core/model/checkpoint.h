@@ -10,7 +10,11 @@
 #pragma once
 #include "core/model/graph.h"
 
-typedef enum cd_checkpoint_kind { CD_CHECKPOINT_NONE, CD_CHECKPOINT_REENTRANT, CD_CHECKPOINT_NON_REENTRANT } cd_checkpoint_kind;
+typedef enum cd_checkpoint_kind {
+    CD_CHECKPOINT_NONE,
+    CD_CHECKPOINT_REENTRANT,
+    CD_CHECKPOINT_NON_REENTRANT
+} cd_checkpoint_kind;
 
 /* The part: called in forward and again in backward, with the same context, which lives until the next begin. */
 typedef cddp_status (*cd_part_fn)(cd_graph *graph, void *context, cd_value *input, cd_value **output, cddp_error *err);

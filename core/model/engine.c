@@ -37,10 +37,7 @@ typedef struct run {
     cd_gradient *captured;
 } run;
 
-static bool keeps_graph(const run *r)
-{
-    return r->options->retain_graph || r->options->create_graph;
-}
+static bool keeps_graph(const run *r) { return r->options->retain_graph || r->options->create_graph; }
 
 /* ---- preparing ---- */
 
@@ -155,7 +152,8 @@ static cddp_status capture(run *r, const cd_node *node, cddp_error *err)
 {
     const cd_gradient *buffer = r->buffers[node->index];
     for (uint32_t i = 0; i < r->wanted_count && buffer != NULL; i++)
-        if (r->wanted[i]->node == node) CD_TRY(cd_gradient_add(r->graph, &r->captured[i], &buffer[r->wanted[i]->output], err));
+        if (r->wanted[i]->node == node)
+            CD_TRY(cd_gradient_add(r->graph, &r->captured[i], &buffer[r->wanted[i]->output], err));
     return CDDP_OK;
 }
 
@@ -211,9 +209,14 @@ static cddp_status go_back(run *r, cd_node *node, cddp_error *err)
     CD_TRY(push_array(r->graph, node->edge_count, sizeof *in_grads, &in_grads, err));
     bool any = out_grads != NULL;
     if (!any) CD_TRY(push_array(r->graph, node->output_count, sizeof *out_grads, &out_grads, err));
-    cd_op_call call = {.graph = r->graph, .state = node->state, .input_count = node->edge_count,
-                       .output_count = node->output_count, .inputs = node->inputs, .outputs = node->outputs,
-                       .out_grads = out_grads, .in_grads = in_grads};
+    cd_op_call call = {.graph = r->graph,
+                       .state = node->state,
+                       .input_count = node->edge_count,
+                       .output_count = node->output_count,
+                       .inputs = node->inputs,
+                       .outputs = node->outputs,
+                       .out_grads = out_grads,
+                       .in_grads = in_grads};
     if (node->op->route != NULL) {
         CD_TRY(node->op->route(&call, err));
     } else if (any) {
@@ -254,7 +257,8 @@ static cddp_status choose_held(run *r, size_t *position, cddp_error *err)
     uint32_t chosen = cb->choose(cb->context, options, (uint32_t)r->held_count);
     cd_arena_rewind(&r->graph->arena, mark);
     if (chosen >= r->held_count)
-        return cd_fail(err, CDDP_E_ARG, "the chooser answered %u of %zu ready gradients", (unsigned)chosen, r->held_count);
+        return cd_fail(err, CDDP_E_ARG, "the chooser answered %u of %zu ready gradients", (unsigned)chosen,
+                       r->held_count);
     *position = chosen;
     return CDDP_OK;
 }

@@ -21,10 +21,7 @@
 
 #define TAPE_BLOCK_BYTES ((size_t)64 * 1024)
 
-static void *scratch_allocate(void *context, size_t bytes)
-{
-    return cd_arena_push(context, bytes);
-}
+static void *scratch_allocate(void *context, size_t bytes) { return cd_arena_push(context, bytes); }
 
 static void *scratch_resize(void *context, void *block, size_t bytes_old, size_t bytes_new)
 {
@@ -81,10 +78,7 @@ void cd_graph_begin(cd_graph *graph)
     memset(graph->parameters, 0, graph->module->parameter_count * sizeof(cd_value *));
 }
 
-bool cd_graph_computes(const cd_graph *graph)
-{
-    return (graph->module->device->flags & CDDP_DEVICE_HOST) != 0;
-}
+bool cd_graph_computes(const cd_graph *graph) { return (graph->module->device->flags & CDDP_DEVICE_HOST) != 0; }
 
 cddp_status cd_graph_push(cd_graph *graph, size_t bytes, void **memory, cddp_error *err)
 {
@@ -140,8 +134,8 @@ static cddp_status accumulation_node(cd_graph *graph, uint32_t parameter, const 
         void *output = NULL;
         CD_TRY(cd_graph_push(graph, sizeof(cddp_tensor), &output, err));
         *(cddp_tensor *)output = *source;
-        cd_node leaf = {.sequence = CD_SEQUENCE_ACCUMULATE, .parameter = parameter, .output_count = 1,
-                        .outputs = output};
+        cd_node leaf = {
+            .sequence = CD_SEQUENCE_ACCUMULATE, .parameter = parameter, .output_count = 1, .outputs = output};
         CD_TRY(add_node(graph, leaf, &graph->accumulate[parameter], err));
     }
     *node = graph->accumulate[parameter];
@@ -158,7 +152,8 @@ cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **v
     CD_ASSERT(parameter < graph->module->parameter_count);
     const cd_parameter *p = &graph->module->parameters[parameter];
     const cd_graph_callbacks *cb = &graph->callbacks;
-    const cddp_tensor *source = cb->forward_parameter != NULL ? cb->forward_parameter(cb->context, parameter) : &p->tensor;
+    const cddp_tensor *source =
+        cb->forward_parameter != NULL ? cb->forward_parameter(cb->context, parameter) : &p->tensor;
     bool wants = p->requires_grad && graph->grad_enabled;
     cd_value *leaf = graph->parameters[parameter];
     if (leaf == NULL || (leaf->node != NULL) != wants || !same_storage(&graph->sources[parameter], source)) {
@@ -197,14 +192,17 @@ static cddp_status save_tensors(cd_graph *graph, cd_value *const *values, uint32
 cddp_status cd_graph_record(cd_graph *graph, const cd_record *record, cddp_error *err)
 {
     if (!is_wanted(graph, record)) return CDDP_OK;
-    cd_node node = {.op = record->op, .sequence = graph->sequence++, .edge_count = record->input_count,
-                    .output_count = record->output_count, .state = record->state, .segment = graph->segment};
+    cd_node node = {.op = record->op,
+                    .sequence = graph->sequence++,
+                    .edge_count = record->input_count,
+                    .output_count = record->output_count,
+                    .state = record->state,
+                    .segment = graph->segment};
     void *edges = NULL;
     CD_TRY(cd_graph_push(graph, record->input_count * sizeof(cd_edge), &edges, err));
     node.edges = edges;
     for (uint32_t i = 0; i < record->input_count; i++)
-        if (record->inputs[i] != NULL)
-            node.edges[i] = (cd_edge){record->inputs[i]->node, record->inputs[i]->output};
+        if (record->inputs[i] != NULL) node.edges[i] = (cd_edge){record->inputs[i]->node, record->inputs[i]->output};
     CD_TRY(save_tensors(graph, record->inputs, record->input_count, &node.inputs, err));
     CD_TRY(save_tensors(graph, record->outputs, record->output_count, &node.outputs, err));
     cd_node *added = NULL;
@@ -259,7 +257,8 @@ void cd_graph_audit(const cd_graph *graph)
     }
     for (size_t p = 0; p < graph->module->parameter_count; p++) {
         const cd_node *leaf = graph->accumulate[p];
-        CD_ASSERT(leaf == NULL || (leaf->op == NULL && leaf->parameter == p && graph->nodes[leaf->index] == leaf)); /* G3 */
+        CD_ASSERT(leaf == NULL ||
+                  (leaf->op == NULL && leaf->parameter == p && graph->nodes[leaf->index] == leaf)); /* G3 */
     }
 }
 

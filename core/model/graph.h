@@ -44,17 +44,17 @@ typedef struct cd_edge {
 #define CD_SEQUENCE_ACCUMULATE UINT64_MAX /* leaves go first, as in PyTorch */
 
 struct cd_node {
-    const cd_op *op; /* NULL: accumulation node */
-    uint64_t sequence; /* order of creation; later nodes go back first */
-    uint32_t index;    /* position in graph->nodes */
+    const cd_op *op;    /* NULL: accumulation node */
+    uint64_t sequence;  /* order of creation; later nodes go back first */
+    uint32_t index;     /* position in graph->nodes */
     uint32_t parameter; /* accumulation nodes */
     uint32_t edge_count, output_count;
-    cd_edge *edges;        /* (edge_count) one per input */
-    cddp_tensor *inputs;   /* (edge_count) saved */
-    cddp_tensor *outputs;  /* (output_count) saved */
-    void *state;           /* what the op keeps between forward and backward, in the arena */
-    bool released;         /* its saved tensors were freed by a backward without retain_graph */
-    cd_segment *segment;   /* made inside a non-reentrant checkpoint: saved tensors come from recomputing */
+    cd_edge *edges;       /* (edge_count) one per input */
+    cddp_tensor *inputs;  /* (edge_count) saved */
+    cddp_tensor *outputs; /* (output_count) saved */
+    void *state;          /* what the op keeps between forward and backward, in the arena */
+    bool released;        /* its saved tensors were freed by a backward without retain_graph */
+    cd_segment *segment;  /* made inside a non-reentrant checkpoint: saved tensors come from recomputing */
 };
 
 /* What the world around the model wants to hear or to decide. Every function may be NULL. */
@@ -87,15 +87,15 @@ struct cd_graph {
     cd_graph_callbacks callbacks;
     cd_node **nodes; /* (node_count) in order of creation; grows, kept between iterations */
     size_t node_count, node_capacity;
-    cd_node **accumulate; /* (parameter_count) accumulation node of each parameter, or NULL */
+    cd_node **accumulate;  /* (parameter_count) accumulation node of each parameter, or NULL */
     cd_value **parameters; /* (parameter_count) value of each parameter, or NULL */
     cddp_tensor *sources;  /* (parameter_count) the tensors they were made from */
     uint64_t sequence;
     const struct cd_backward_options *backward; /* of the innermost backward that runs, or NULL */
-    bool inside_grad; /* that backward is a cd_graph_grad */
-    bool grad_enabled;  /* false under no_grad */
-    bool training;      /* dropout and batch norm */
-    cd_segment *segment; /* non-reentrant checkpoint being recorded or recomputed */
+    bool inside_grad;                           /* that backward is a cd_graph_grad */
+    bool grad_enabled;                          /* false under no_grad */
+    bool training;                              /* dropout and batch norm */
+    cd_segment *segment;                        /* non-reentrant checkpoint being recorded or recomputed */
 };
 
 /* Borrows module and allocator until destroy. */
@@ -118,7 +118,8 @@ cddp_status cd_graph_input(cd_graph *graph, const cddp_tensor *tensor, cd_value 
 /* The value of a parameter in the dtype in which layers compute: f16 and bf16 pass through a cast to f32. */
 cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **value, cddp_error *err) CDDP_MUST_CHECK;
 /* The same value without history. */
-cddp_status cd_graph_detach(cd_graph *graph, const cd_value *value, cd_value **detached, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_graph_detach(cd_graph *graph, const cd_value *value, cd_value **detached,
+                            cddp_error *err) CDDP_MUST_CHECK;
 
 typedef struct cd_record {
     const cd_op *op;
@@ -136,4 +137,4 @@ cddp_status cd_graph_reachable(cd_graph *graph, cd_value *const *outputs, uint32
                                cddp_error *err) CDDP_MUST_CHECK;
 
 void cd_graph_audit(const cd_graph *graph); /* asserts the invariants of graph.c */
-void cd_graph_destroy(cd_graph *graph); /* accepts NULL */
+void cd_graph_destroy(cd_graph *graph);     /* accepts NULL */

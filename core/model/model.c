@@ -24,20 +24,11 @@ static const cd_model_type *const types[] = {
 #undef CD_MODEL
 };
 
-size_t cd_model_type_count(void)
-{
-    return CD_COUNT_OF(types);
-}
+size_t cd_model_type_count(void) { return CD_COUNT_OF(types); }
 
-const char *cd_model_type_name(size_t index)
-{
-    return index < CD_COUNT_OF(types) ? types[index]->name : NULL;
-}
+const char *cd_model_type_name(size_t index) { return index < CD_COUNT_OF(types) ? types[index]->name : NULL; }
 
-const char *cd_model_type_summary(size_t index)
-{
-    return index < CD_COUNT_OF(types) ? types[index]->summary : NULL;
-}
+const char *cd_model_type_summary(size_t index) { return index < CD_COUNT_OF(types) ? types[index]->summary : NULL; }
 
 bool cd_model_type_option(size_t type, size_t option, const char **name, const char **initial, const char **doc)
 {
@@ -71,7 +62,8 @@ static cddp_status build(cd_model *m, const cd_model_options *options, cddp_erro
     m->state = cd_allocate_zero(m->allocator, m->type->state_bytes);
     m->options_bytes = strlen(text) + 1;
     m->options = cd_allocate(m->allocator, m->options_bytes);
-    if (m->state == NULL || m->options == NULL) return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", m->type->name);
+    if (m->state == NULL || m->options == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", m->type->name);
     memcpy(m->options, text, m->options_bytes);
     CD_TRY(cd_options_parse(m->type, m->options, m->state, err));
     cd_prng initial = cd_prng_split(options->prng, "parameters");
@@ -87,7 +79,8 @@ cddp_status cd_model_create(const cd_model_options *options, cd_model **model, c
     const cd_model_type *type = NULL;
     CD_TRY(find_type(options->name, &type, err));
     if (!cddp_dtype_is_float(options->dtype))
-        return cd_fail(err, CDDP_E_CONFIG, "model %s: parameters cannot be %s", options->name, cddp_dtype_name(options->dtype));
+        return cd_fail(err, CDDP_E_CONFIG, "model %s: parameters cannot be %s", options->name,
+                       cddp_dtype_name(options->dtype));
     cd_model *m = cd_allocate_zero(options->allocator, sizeof *m);
     if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", options->name);
     m->type = type;
@@ -144,7 +137,8 @@ cddp_status cd_model_forward(cd_model *model, cd_graph *graph, const cd_batch *b
 {
     cd_outputs made = {.count = model->output_count};
     if (batch->sample_count < 1)
-        return cd_fail(err, CDDP_E_ARG, "model %s: forward over %lld samples", model->type->name, (long long)batch->sample_count);
+        return cd_fail(err, CDDP_E_ARG, "model %s: forward over %lld samples", model->type->name,
+                       (long long)batch->sample_count);
     CD_TRY(model->type->forward(model, graph, batch, &made, err));
     *outputs = made;
     return CDDP_OK;
@@ -165,7 +159,8 @@ cddp_status cd_model_loss(cd_model *model, cd_graph *graph, const cd_batch *batc
         CD_TRY(cd_add(graph, total, losses, &sum, err));
         total = sum;
     }
-    if (total == NULL) return cd_fail(err, CDDP_E_ARG, "model %s: the loss uses none of its outputs", model->type->name);
+    if (total == NULL)
+        return cd_fail(err, CDDP_E_ARG, "model %s: the loss uses none of its outputs", model->type->name);
     return cd_weighted_sum(graph, total, batch->weights, batch->divisor, loss, err);
 }
 

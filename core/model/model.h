@@ -20,7 +20,7 @@ typedef struct cd_field {
     uint32_t dim_count; /* without the sample dimension */
     int64_t sizes[CDDP_DIMS_MAX];
     int64_t class_count; /* CLASS: values are i64 in 0 … class_count-1 */
-    bool ragged; /* CLASS targets: a sample's last positions may be ignored, how many depends on its id */
+    bool ragged;         /* CLASS targets: a sample's last positions may be ignored, how many depends on its id */
 } cd_field;
 
 /* A part of the model whose number of runs a batch may change ("module=2" in a scenario). */
@@ -58,7 +58,7 @@ typedef struct cd_model_options {
     const char *name;    /* a row of models.def */
     const char *options; /* "key=value,key=value"; NULL: defaults. Lists are "4:8:3", shapes "3x4" */
     cddp_dtype dtype;
-    bool dyadic;         /* initial parameters on a dyadic grid (exact inputs) */
+    bool dyadic;                     /* initial parameters on a dyadic grid (exact inputs) */
     const cddp_device *device;       /* borrowed until destroy */
     const cddp_allocator *allocator; /* borrowed until destroy; NULL: the heap */
     const cd_prng *prng;             /* initial parameters and dropout */

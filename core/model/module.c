@@ -35,8 +35,8 @@ cddp_status cd_module_push(cd_module *module, cddp_error *err, const char *forma
     va_end(args);
     if (n < 0 || (size_t)n + 2 > room || module->scope_depth == CD_SCOPES_MAX) {
         module->scope[module->scope_bytes] = 0;
-        return cd_fail(err, CDDP_E_LIMIT, "module path \"%s…\" is longer than %d characters or %d scopes", module->scope,
-                       CD_NAME_BYTES_MAX - 2, CD_SCOPES_MAX);
+        return cd_fail(err, CDDP_E_LIMIT, "module path \"%s…\" is longer than %d characters or %d scopes",
+                       module->scope, CD_NAME_BYTES_MAX - 2, CD_SCOPES_MAX);
     }
     module->scope_marks[module->scope_depth++] = module->scope_bytes;
     module->scope_bytes += (size_t)n;
@@ -66,12 +66,16 @@ static cddp_status full_name(const cd_module *m, const char *name, char text[CD_
 static double draw(const cd_init *init, bool dyadic, cd_prng *prng)
 {
     switch (init->kind) {
-    case CD_INIT_ZERO: return 0.0;
-    case CD_INIT_ONE: return 1.0;
+    case CD_INIT_ZERO:
+        return 0.0;
+    case CD_INIT_ONE:
+        return 1.0;
     case CD_INIT_UNIFORM:
-        if (!dyadic) return ((double)cd_prng_between(prng, -(1 << 24), (1 << 24) - 1) / (double)(1 << 24)) * init->bound;
+        if (!dyadic)
+            return ((double)cd_prng_between(prng, -(1 << 24), (1 << 24) - 1) / (double)(1 << 24)) * init->bound;
         break;
-    case CD_INIT_DYADIC: break;
+    case CD_INIT_DYADIC:
+        break;
     }
     return (double)cd_prng_between(prng, -8, 8) / 8.0;
 }
@@ -120,8 +124,8 @@ static void tensor_release(cddp_tensor *t)
     *t = (cddp_tensor){0};
 }
 
-static cddp_status make_tensor(const cd_module *m, const cd_parameter_spec *spec, const char *name,
-                               cddp_tensor *tensor, cddp_error *err)
+static cddp_status make_tensor(const cd_module *m, const cd_parameter_spec *spec, const char *name, cddp_tensor *tensor,
+                               cddp_error *err)
 {
     if (spec->dim_count > CDDP_DIMS_MAX)
         return cd_fail(err, CDDP_E_CONFIG, "\"%s\" has %u dimensions, at most %d are possible", name,
@@ -149,8 +153,7 @@ static cddp_status make_tensor(const cd_module *m, const cd_parameter_spec *spec
     return CDDP_OK;
 }
 
-cddp_status cd_module_add_parameter(cd_module *module, const cd_parameter_spec *spec, uint32_t *index,
-                                    cddp_error *err)
+cddp_status cd_module_add_parameter(cd_module *module, const cd_parameter_spec *spec, uint32_t *index, cddp_error *err)
 {
     char name[CD_NAME_BYTES_MAX];
     CD_TRY(full_name(module, spec->name, name, err));
@@ -192,8 +195,8 @@ cddp_status cd_module_add_buffer(cd_module *module, const cd_parameter_spec *spe
 {
     char name[CD_NAME_BYTES_MAX];
     CD_TRY(full_name(module, spec->name, name, err));
-    if (!cd_vec_grow(module->allocator, (void **)&module->buffers, &module->buffer_capacity,
-                     module->buffer_count + 1, sizeof *module->buffers))
+    if (!cd_vec_grow(module->allocator, (void **)&module->buffers, &module->buffer_capacity, module->buffer_count + 1,
+                     sizeof *module->buffers))
         return cd_fail(err, CDDP_E_NOMEM, "buffer \"%s\": out of memory", name);
     cd_buffer b = {0};
     CD_TRY(make_tensor(module, spec, name, &b.tensor, err));

@@ -34,7 +34,7 @@ typedef struct cd_parameter {
     cddp_tensor tensor;
     cddp_grad grad;
     bool requires_grad;
-    bool expect_sparse; /* its gradient is CDDP_GRAD_SPARSE (INI-06) */
+    bool expect_sparse;                   /* its gradient is CDDP_GRAD_SPARSE (INI-06) */
     uint64_t forward_cost, backward_cost; /* floating-point operations per sample that it takes part in */
     /* Made on first need, kept until destroy, full-sized: the rows of a sparse gradient, and the second operand
     ** of an accumulation on devices without arithmetic. */
@@ -55,7 +55,7 @@ typedef struct cd_module {
     const cddp_allocator *allocator;
     const cddp_device *device;
     cd_prng prng;
-    bool dyadic; /* initial values on a dyadic grid whatever the layer asks for, so that sums are exact */
+    bool dyadic;              /* initial values on a dyadic grid whatever the layer asks for, so that sums are exact */
     cd_parameter *parameters; /* (parameter_count) */
     size_t parameter_count, parameter_capacity;
     cd_buffer *buffers;
@@ -74,7 +74,7 @@ typedef struct cd_parameter_spec {
     uint32_t dim_count;
     int64_t sizes[CDDP_DIMS_MAX];
     cd_init init;
-    bool frozen;        /* requires_grad is false */
+    bool frozen; /* requires_grad is false */
     bool expect_sparse;
     uint64_t forward_cost, backward_cost; /* 0: 2 and 4 per element */
 } cd_parameter_spec;
@@ -83,8 +83,8 @@ typedef struct cd_parameter_spec {
 cddp_status cd_module_create(const cddp_allocator *allocator, const cddp_device *device, const cd_prng *prng,
                              cd_module **module, cddp_error *err) CDDP_MUST_CHECK;
 /* Names added until the matching pop are prefixed with "<scope>."; a scope may have dots. */
-cddp_status cd_module_push(cd_module *module, cddp_error *err, const char *format, ...) CDDP_PRINTF(3, 4)
-    CDDP_MUST_CHECK;
+cddp_status cd_module_push(cd_module *module, cddp_error *err, const char *format, ...)
+    CDDP_PRINTF(3, 4) CDDP_MUST_CHECK;
 void cd_module_pop(cd_module *module);
 cddp_status cd_module_add_parameter(cd_module *module, const cd_parameter_spec *spec, uint32_t *index,
                                     cddp_error *err) CDDP_MUST_CHECK;

@@ -52,10 +52,7 @@ cddp_status cd_op_check_dtypes(const char *layer, cd_value *const *inputs, uint3
 }
 
 /* The element type in which an op runs: that of its first output with real numbers. */
-static unsigned kernel_of(const cd_apply *apply)
-{
-    return apply->shapes[0].dtype == CDDP_F64 ? 1 : 0;
-}
+static unsigned kernel_of(const cd_apply *apply) { return apply->shapes[0].dtype == CDDP_F64 ? 1 : 0; }
 
 static cddp_status run_forward(cd_graph *graph, const cd_apply *apply, cd_value *const *outputs, cddp_error *err)
 {
@@ -67,8 +64,12 @@ static cddp_status run_forward(cd_graph *graph, const cd_apply *apply, cd_value 
     for (uint32_t i = 0; i < apply->input_count; i++)
         if (apply->inputs[i] != NULL) inputs[i] = apply->inputs[i]->tensor;
     for (uint32_t i = 0; i < apply->output_count; i++) made[i] = outputs[i]->tensor;
-    cd_op_call call = {.graph = graph, .state = apply->state, .input_count = apply->input_count,
-                       .output_count = apply->output_count, .inputs = inputs, .outputs = made};
+    cd_op_call call = {.graph = graph,
+                       .state = apply->state,
+                       .input_count = apply->input_count,
+                       .output_count = apply->output_count,
+                       .inputs = inputs,
+                       .outputs = made};
     return kernel(&call, err);
 }
 
@@ -85,8 +86,12 @@ cddp_status cd_op_apply(cd_graph *graph, const cd_apply *apply, cd_value **outpu
         CD_TRY(cd_graph_input(graph, &t, &made[i], err));
     }
     CD_TRY(run_forward(graph, apply, made, err));
-    cd_record record = {.op = apply->op, .inputs = apply->inputs, .input_count = apply->input_count,
-                        .outputs = made, .output_count = apply->output_count, .state = apply->state};
+    cd_record record = {.op = apply->op,
+                        .inputs = apply->inputs,
+                        .input_count = apply->input_count,
+                        .outputs = made,
+                        .output_count = apply->output_count,
+                        .state = apply->state};
     CD_TRY(cd_graph_record(graph, &record, err));
     for (uint32_t i = 0; i < apply->output_count; i++) outputs[i] = made[i];
     return CDDP_OK;

@@ -16,8 +16,8 @@ typedef struct cd_op_call {
     cd_graph *graph;
     void *state; /* the op's own record in the arena */
     uint32_t input_count, output_count;
-    const cddp_tensor *inputs;  /* (input_count) device NULL: an absent optional input */
-    const cddp_tensor *outputs; /* (output_count) */
+    const cddp_tensor *inputs;    /* (input_count) device NULL: an absent optional input */
+    const cddp_tensor *outputs;   /* (output_count) */
     const cd_gradient *out_grads; /* backward: (output_count); kernels see them all dense, routes as they come */
     cd_gradient *in_grads;        /* backward: (input_count); UNDEFINED where nobody wants it */
 } cd_op_call;
@@ -25,8 +25,8 @@ typedef struct cd_op_call {
 typedef cddp_status (*cd_op_fn)(const cd_op_call *call, cddp_error *err);
 
 struct cd_op {
-    const char *name; /* "Linear", as errors show it */
-    bool keeps_nothing; /* no saved tensors: may go back again after its graph was freed */
+    const char *name;     /* "Linear", as errors show it */
+    bool keeps_nothing;   /* no saved tensors: may go back again after its graph was freed */
     bool makes_gradients; /* its backward kernel makes the storage of in_grads itself (sparse ones) */
     cd_op_fn forward[2];  /* f32, f64; may be NULL with a route */
     cd_op_fn backward[2];
@@ -34,10 +34,12 @@ struct cd_op {
 };
 
 /* The table of an op whose kernels are <fn>_forward and <fn>_backward of a kernels header (each_real.h). */
-#define CD_OP(text, fn)                                                                            \
-    {                                                                                              \
-        .name = (text), .forward = {fn##_forward_f32, fn##_forward_f64},                           \
-        .backward = {fn##_backward_f32, fn##_backward_f64}                                         \
+#define CD_OP(text, fn)                                                                                                \
+    {                                                                                                                  \
+        .name = (text), .forward = {fn##_forward_f32, fn##_forward_f64}, .backward = {                                 \
+            fn##_backward_f32,                                                                                         \
+            fn##_backward_f64                                                                                          \
+        }                                                                                                              \
     }
 
 typedef struct cd_apply {
@@ -66,5 +68,5 @@ static inline void *cd_tensor_data(const cddp_tensor *t)
 }
 
 /* Refuses values of different dtypes, naming the layer. */
-cddp_status cd_op_check_dtypes(const char *layer, cd_value *const *inputs, uint32_t input_count, cddp_error *err)
-    CDDP_MUST_CHECK;
+cddp_status cd_op_check_dtypes(const char *layer, cd_value *const *inputs, uint32_t input_count,
+                               cddp_error *err) CDDP_MUST_CHECK;

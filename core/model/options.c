@@ -7,10 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *field_of(const cd_option *option, void *state)
-{
-    return (unsigned char *)state + option->offset;
-}
+static void *field_of(const cd_option *option, void *state) { return (unsigned char *)state + option->offset; }
 
 static bool parse_integer(const char *text, int64_t *value)
 {
@@ -23,13 +20,15 @@ static bool parse_integer(const char *text, int64_t *value)
 static cddp_status check_range(const cd_option *option, double value, const char *text, cddp_error *err)
 {
     if (value >= option->low && value <= option->high) return CDDP_OK;
-    return cd_fail(err, CDDP_E_CONFIG, "model option %s=%s: must be in %g … %g", option->name, text, option->low, option->high);
+    return cd_fail(err, CDDP_E_CONFIG, "model option %s=%s: must be in %g … %g", option->name, text, option->low,
+                   option->high);
 }
 
 static cddp_status set_integer(const cd_option *option, const char *text, int64_t *value, cddp_error *err)
 {
     int64_t parsed = 0;
-    if (!parse_integer(text, &parsed)) return cd_fail(err, CDDP_E_CONFIG, "model option %s=%s: not an integer", option->name, text);
+    if (!parse_integer(text, &parsed))
+        return cd_fail(err, CDDP_E_CONFIG, "model option %s=%s: not an integer", option->name, text);
     CD_TRY(check_range(option, (double)parsed, text, err));
     *value = parsed;
     return CDDP_OK;
@@ -82,8 +81,8 @@ static cddp_status set_integers(const cd_option *option, const char *text, cd_in
         const char *colon = strchr(item, ':');
         size_t length = colon != NULL ? (size_t)(colon - item) : strlen(item);
         if (length >= sizeof word || parsed.count >= CD_INTEGERS_MAX)
-            return cd_fail(err, CDDP_E_CONFIG, "model option %s=%s: a list like 4:8:3 of at most %d integers", option->name,
-                           text, CD_INTEGERS_MAX);
+            return cd_fail(err, CDDP_E_CONFIG, "model option %s=%s: a list like 4:8:3 of at most %d integers",
+                           option->name, text, CD_INTEGERS_MAX);
         memcpy(word, item, length);
         word[length] = 0;
         CD_TRY(set_integer(option, word, &parsed.items[parsed.count], err));
@@ -98,11 +97,17 @@ static cddp_status set_option(const cd_option *option, const char *text, void *s
 {
     void *field = field_of(option, state);
     switch (option->kind) {
-    case CD_OPTION_INTEGER: return set_integer(option, text, field, err);
-    case CD_OPTION_CHOICE: return set_choice(option, text, field, err);
-    case CD_OPTION_REAL: return set_real(option, text, field, err);
-    case CD_OPTION_INTEGERS: return set_integers(option, text, field, err);
-    case CD_OPTION_TEXT: *(const char **)field = text; return CDDP_OK;
+    case CD_OPTION_INTEGER:
+        return set_integer(option, text, field, err);
+    case CD_OPTION_CHOICE:
+        return set_choice(option, text, field, err);
+    case CD_OPTION_REAL:
+        return set_real(option, text, field, err);
+    case CD_OPTION_INTEGERS:
+        return set_integers(option, text, field, err);
+    case CD_OPTION_TEXT:
+        *(const char **)field = text;
+        return CDDP_OK;
     }
     CD_ASSERT(option->kind <= CD_OPTION_TEXT);
     return CDDP_OK;
@@ -129,13 +134,13 @@ static cddp_status refuse(const cd_model_type *type, const char *name, cddp_erro
 
 cddp_status cd_options_parse(const cd_model_type *type, char *text, void *state, cddp_error *err)
 {
-    for (size_t i = 0; i < type->option_count; i++) CD_TRY(set_option(&type->options[i], type->options[i].initial, state, err));
+    for (size_t i = 0; i < type->option_count; i++)
+        CD_TRY(set_option(&type->options[i], type->options[i].initial, state, err));
     for (char *item = text; item != NULL && *item != 0;) {
         char *comma = strchr(item, ','), *equals = NULL;
         if (comma != NULL) *comma = 0;
         equals = strchr(item, '=');
-        if (equals == NULL)
-            return cd_fail(err, CDDP_E_CONFIG, "model option \"%s\": must be key=value", item);
+        if (equals == NULL) return cd_fail(err, CDDP_E_CONFIG, "model option \"%s\": must be key=value", item);
         *equals = 0;
         const cd_option *option = find_option(type, item);
         if (option == NULL) return refuse(type, item, err);

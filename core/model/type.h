@@ -40,7 +40,8 @@ struct cd_model_type {
     size_t option_count;
     size_t state_bytes;
     cddp_status (*build)(cd_model *model, cddp_error *err);
-    cddp_status (*forward)(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs, cddp_error *err);
+    cddp_status (*forward)(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
+                           cddp_error *err);
     /* One number per sample from output i; target is undefined for CD_FIELD_NONE. */
     cddp_status (*losses)(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value, const cddp_tensor *target,
                           cd_value **losses, cddp_error *err);

@@ -14,8 +14,13 @@ static attention_sizes sizes_of(const cd_op_call *c)
     const cddp_tensor *x = &c->inputs[0];
     const cd_attention *a = c->state;
     int64_t width = x->sizes[2] / 3;
-    return (attention_sizes){.samples = x->sizes[0], .positions = x->sizes[1], .width = width, .heads = a->heads,
-                             .head = width / a->heads, .stride = 3 * width, .causal = a->causal};
+    return (attention_sizes){.samples = x->sizes[0],
+                             .positions = x->sizes[1],
+                             .width = width,
+                             .heads = a->heads,
+                             .head = width / a->heads,
+                             .stride = 3 * width,
+                             .causal = a->causal};
 }
 
 #define KERNELS "core/model/layers/attention_kernels.h"
@@ -23,7 +28,8 @@ static attention_sizes sizes_of(const cd_op_call *c)
 
 static const cd_op attention_op = CD_OP("Attention", attention);
 
-cddp_status cd_attention_layer(cd_graph *graph, cd_value *qkv, const cd_attention *attention, cd_value **y, cddp_error *err)
+cddp_status cd_attention_layer(cd_graph *graph, cd_value *qkv, const cd_attention *attention, cd_value **y,
+                               cddp_error *err)
 {
     const cddp_tensor *t = &qkv->tensor;
     char text[CD_SIZES_BYTES];
@@ -35,6 +41,7 @@ cddp_status cd_attention_layer(cd_graph *graph, cd_value *qkv, const cd_attentio
     CD_TRY(cd_graph_push(graph, sizeof *attention, &state, err));
     *(cd_attention *)state = *attention;
     cddp_tensor shape = cd_shape_of(t->dtype, (const int64_t[3]){t->sizes[0], t->sizes[1], t->sizes[2] / 3}, 3);
-    cd_apply apply = {.op = &attention_op, .inputs = &qkv, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
+    cd_apply apply = {
+        .op = &attention_op, .inputs = &qkv, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
     return cd_op_apply(graph, &apply, y, err);
 }

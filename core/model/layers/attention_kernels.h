@@ -80,7 +80,8 @@ static cddp_status K(attention_backward)(const cd_op_call *c, cddp_error *err)
         for (int64_t h = 0; h < z.heads; h++) {
             int64_t start = s * z.positions * z.stride + h * z.head;
             K(attention_shares)(&z, qkv + start, share);
-            K(attention_head_backward)(&z, qkv + start, share, dy + s * z.positions * z.width + h * z.head, dqkv + start);
+            K(attention_head_backward)
+            (&z, qkv + start, share, dy + s * z.positions * z.width + h * z.head, dqkv + start);
         }
     return CDDP_OK;
 }

@@ -70,7 +70,8 @@ static cddp_status combine_moments(const cd_op_call *c, batch_norm_state *s, cdd
 {
     if (is_shared(c->graph, s)) CD_TRY(gather_moments(c, s, err));
     if (s->count < 2)
-        return cd_fail(err, CDDP_E_ARG, "batch norm: expected more than 1 value per channel when training, got %g", s->count);
+        return cd_fail(err, CDDP_E_ARG, "batch norm: expected more than 1 value per channel when training, got %g",
+                       s->count);
     for (int64_t k = 0; k < s->channels; k++) s->inverse[k] = 1 / sqrt(s->spread[k] / s->count + s->norm.eps);
     return CDDP_OK;
 }
@@ -85,7 +86,8 @@ cddp_status cd_batch_norm_register(cd_module *module, int64_t channels, cddp_dty
 {
     cddp_dtype statistics = dtype == CDDP_F64 ? CDDP_F64 : CDDP_F32;
     cd_batch_norm made = {.momentum = 0.1, .eps = 1e-5};
-    cd_parameter_spec spec = {.name = "weight", .dtype = dtype, .dim_count = 1, .sizes = {channels}, .init = {CD_INIT_ONE, 0}};
+    cd_parameter_spec spec = {
+        .name = "weight", .dtype = dtype, .dim_count = 1, .sizes = {channels}, .init = {CD_INIT_ONE, 0}};
     CD_TRY(cd_module_add_parameter(module, &spec, &made.weight, err));
     spec.name = "bias", spec.init.kind = CD_INIT_ZERO;
     CD_TRY(cd_module_add_parameter(module, &spec, &made.bias, err));
@@ -99,14 +101,17 @@ cddp_status cd_batch_norm_register(cd_module *module, int64_t channels, cddp_dty
     return CDDP_OK;
 }
 
-static cddp_status make_state(cd_graph *graph, const cd_batch_norm *norm, const cddp_tensor *x,
-                              batch_norm_state **made, cddp_error *err)
+static cddp_status make_state(cd_graph *graph, const cd_batch_norm *norm, const cddp_tensor *x, batch_norm_state **made,
+                              cddp_error *err)
 {
     void *memory = NULL, *moments = NULL;
     CD_TRY(cd_graph_push(graph, sizeof(batch_norm_state), &memory, err));
     batch_norm_state *s = memory;
-    *s = (batch_norm_state){.norm = *norm, .module = graph->module, .training = graph->training,
-                            .samples = x->sizes[0], .channels = x->sizes[1],
+    *s = (batch_norm_state){.norm = *norm,
+                            .module = graph->module,
+                            .training = graph->training,
+                            .samples = x->sizes[0],
+                            .channels = x->sizes[1],
                             .area = x->dim_count == 4 ? x->sizes[2] * x->sizes[3] : 1};
     CD_TRY(cd_graph_push(graph, 3 * (size_t)s->channels * sizeof(double), &moments, err));
     s->mean = moments;
@@ -125,10 +130,11 @@ cddp_status cd_batch_norm_layer(cd_graph *graph, cd_value *x, const cd_batch_nor
     CD_TRY(cd_op_check_dtypes("batch norm", inputs, 3, err));
     const cddp_tensor *t = &x->tensor, *w = &inputs[1]->tensor;
     if ((t->dim_count != 2 && t->dim_count != 4) || t->sizes[1] != w->sizes[0])
-        return cd_fail(err, CDDP_E_ARG, "batch norm: x %s does not fit weight %s", cd_tensor_print_sizes(t, left, sizeof left),
-                       cd_tensor_print_sizes(w, right, sizeof right));
+        return cd_fail(err, CDDP_E_ARG, "batch norm: x %s does not fit weight %s",
+                       cd_tensor_print_sizes(t, left, sizeof left), cd_tensor_print_sizes(w, right, sizeof right));
     batch_norm_state *state = NULL;
     CD_TRY(make_state(graph, norm, t, &state, err));
-    cd_apply apply = {.op = &batch_norm_op, .inputs = inputs, .input_count = 3, .state = state, .shapes = t, .output_count = 1};
+    cd_apply apply = {
+        .op = &batch_norm_op, .inputs = inputs, .input_count = 3, .state = state, .shapes = t, .output_count = 1};
     return cd_op_apply(graph, &apply, y, err);
 }

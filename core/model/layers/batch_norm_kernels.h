@@ -53,7 +53,8 @@ static cddp_status K(batch_norm_forward)(const cd_op_call *c, cddp_error *err)
     } else {
         K(take_running)(s);
     }
-    const REAL *x = cd_tensor_data(&c->inputs[0]), *w = cd_tensor_data(&c->inputs[1]), *b = cd_tensor_data(&c->inputs[2]);
+    const REAL *x = cd_tensor_data(&c->inputs[0]), *w = cd_tensor_data(&c->inputs[1]),
+               *b = cd_tensor_data(&c->inputs[2]);
     REAL *y = cd_tensor_data(&c->outputs[0]);
     for (int64_t n = 0, i = 0; n < s->samples; n++)
         for (int64_t k = 0; k < s->channels; k++)

@@ -19,10 +19,18 @@ static conv_sizes conv_sizes_of(const cd_op_call *c)
 {
     const cddp_tensor *x = &c->inputs[X], *w = &c->inputs[WEIGHT], *y = &c->outputs[0];
     const cd_conv2d *conv = c->state;
-    return (conv_sizes){.samples = x->sizes[0], .sample = cd_tensor_row_numel(x), .height = x->sizes[2],
-                        .width = x->sizes[3], .kernel_height = w->sizes[2], .kernel_width = w->sizes[3],
-                        .stride = conv->stride, .padding = conv->padding, .out = w->sizes[0], .out_width = y->sizes[3],
-                        .patch = cd_tensor_row_numel(w), .positions = y->sizes[2] * y->sizes[3]};
+    return (conv_sizes){.samples = x->sizes[0],
+                        .sample = cd_tensor_row_numel(x),
+                        .height = x->sizes[2],
+                        .width = x->sizes[3],
+                        .kernel_height = w->sizes[2],
+                        .kernel_width = w->sizes[3],
+                        .stride = conv->stride,
+                        .padding = conv->padding,
+                        .out = w->sizes[0],
+                        .out_width = y->sizes[3],
+                        .patch = cd_tensor_row_numel(w),
+                        .positions = y->sizes[2] * y->sizes[3]};
 }
 
 /* Which element of the sample patch element k meets at position p; -1 in the padding. */
@@ -41,8 +49,10 @@ typedef struct pool_sizes {
 
 static pool_sizes pool_sizes_of(const cddp_tensor *large, const void *state)
 {
-    return (pool_sizes){.planes = large->sizes[0] * large->sizes[1], .height = large->sizes[2],
-                        .width = large->sizes[3], .size = *(const int64_t *)state};
+    return (pool_sizes){.planes = large->sizes[0] * large->sizes[1],
+                        .height = large->sizes[2],
+                        .width = large->sizes[3],
+                        .size = *(const int64_t *)state};
 }
 
 #define KERNELS "core/model/layers/conv_kernels.h"
@@ -63,7 +73,8 @@ cddp_status cd_conv2d_layer(cd_graph *graph, cd_value *const operands[3], const 
         return cd_fail(err, CDDP_E_ARG, "conv2d: x %s, weight %s, stride %lld and padding %lld do not fit",
                        cd_tensor_print_sizes(x, left, sizeof left), cd_tensor_print_sizes(w, right, sizeof right),
                        (long long)conv->stride, (long long)conv->padding);
-    if (operands[BIAS] != NULL && (operands[BIAS]->tensor.dim_count != 1 || operands[BIAS]->tensor.sizes[0] != w->sizes[0]))
+    if (operands[BIAS] != NULL &&
+        (operands[BIAS]->tensor.dim_count != 1 || operands[BIAS]->tensor.sizes[0] != w->sizes[0]))
         return cd_fail(err, CDDP_E_ARG, "conv2d: bias %s does not fit weight %s",
                        cd_tensor_print_sizes(&operands[BIAS]->tensor, left, sizeof left),
                        cd_tensor_print_sizes(w, right, sizeof right));
@@ -73,7 +84,8 @@ cddp_status cd_conv2d_layer(cd_graph *graph, cd_value *const operands[3], const 
     CD_TRY(cd_graph_push(graph, sizeof *conv, &state, err));
     *(cd_conv2d *)state = *conv;
     cddp_tensor shape = cd_shape_of(x->dtype, sizes, 4);
-    cd_apply apply = {.op = &conv_op, .inputs = operands, .input_count = 3, .state = state, .shapes = &shape, .output_count = 1};
+    cd_apply apply = {
+        .op = &conv_op, .inputs = operands, .input_count = 3, .state = state, .shapes = &shape, .output_count = 1};
     return cd_op_apply(graph, &apply, y, err);
 }
 

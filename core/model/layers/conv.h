@@ -14,6 +14,7 @@ typedef struct cd_conv2d {
 cddp_status cd_conv2d_layer(cd_graph *graph, cd_value *const operands[3], const cd_conv2d *conv, cd_value **y,
                             cddp_error *err) CDDP_MUST_CHECK;
 /* Means of size × size windows that do not overlap; size divides height and width. */
-cddp_status cd_average_pool2d(cd_graph *graph, cd_value *x, int64_t size, cd_value **y, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_average_pool2d(cd_graph *graph, cd_value *x, int64_t size, cd_value **y,
+                              cddp_error *err) CDDP_MUST_CHECK;
 /* Every element becomes a size × size block. */
 cddp_status cd_upsample2d(cd_graph *graph, cd_value *x, int64_t size, cd_value **y, cddp_error *err) CDDP_MUST_CHECK;

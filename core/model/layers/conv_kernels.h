@@ -63,9 +63,14 @@ static cddp_status K(conv_backward)(const cd_op_call *c, cddp_error *err)
     REAL *dx = for_x ? cd_tensor_data(&c->in_grads[X].value) : NULL;
     void *memory = NULL;
     CD_TRY(cd_graph_push(c->graph, (size_t)(z.patch * z.positions) * sizeof(REAL), &memory, err));
-    cd_product weight = {.m = z.out, .n = z.patch, .k = z.positions, .b = memory, .b_transposed = true, .accumulate = true};
-    cd_product input = {.dst = memory, .a = cd_tensor_data(&c->inputs[WEIGHT]), .a_transposed = true, .m = z.patch,
-                        .n = z.positions, .k = z.out};
+    cd_product weight = {
+        .m = z.out, .n = z.patch, .k = z.positions, .b = memory, .b_transposed = true, .accumulate = true};
+    cd_product input = {.dst = memory,
+                        .a = cd_tensor_data(&c->inputs[WEIGHT]),
+                        .a_transposed = true,
+                        .m = z.patch,
+                        .n = z.positions,
+                        .k = z.out};
     if (for_w) weight.dst = cd_tensor_data(&c->in_grads[WEIGHT].value);
     for (int64_t s = 0; s < z.samples; s++, x += z.sample, dy += z.out * z.positions) {
         if (for_w) {
@@ -110,7 +115,8 @@ static cddp_status K(pool_backward)(const cd_op_call *c, cddp_error *err)
     for (int64_t i = 0; i < z.planes * z.height; i++)
         for (int64_t j = 0; j < z.width; j++) {
             int64_t plane = i / z.height, row = i % z.height / z.size;
-            dx[i * z.width + j] = dy[(plane * (z.height / z.size) + row) * (z.width / z.size) + j / z.size] / (REAL)(z.size * z.size);
+            dx[i * z.width + j] =
+                dy[(plane * (z.height / z.size) + row) * (z.width / z.size) + j / z.size] / (REAL)(z.size * z.size);
         }
     return CDDP_OK;
 }

@@ -8,7 +8,8 @@
 
 static cd_prng sample_prng(const cd_dropout *d, int64_t sample)
 {
-    uint64_t key = cd_hash_mix(cd_hash_mix(cd_hash_mix(d->seed, d->layer), d->iteration), (uint64_t)d->sample_ids[sample]);
+    uint64_t key =
+        cd_hash_mix(cd_hash_mix(cd_hash_mix(d->seed, d->layer), d->iteration), (uint64_t)d->sample_ids[sample]);
     return cd_prng_seed(key);
 }
 
@@ -35,6 +36,7 @@ cddp_status cd_dropout_layer(cd_graph *graph, cd_value *x, const cd_dropout *dro
     void *state = NULL;
     CD_TRY(cd_graph_push(graph, sizeof *dropout, &state, err));
     *(cd_dropout *)state = *dropout;
-    cd_apply apply = {.op = &dropout_op, .inputs = &x, .input_count = 1, .state = state, .shapes = &x->tensor, .output_count = 1};
+    cd_apply apply = {
+        .op = &dropout_op, .inputs = &x, .input_count = 1, .state = state, .shapes = &x->tensor, .output_count = 1};
     return cd_op_apply(graph, &apply, y, err);
 }

@@ -8,7 +8,7 @@
 typedef struct cd_dropout {
     double probability; /* of zeroing, 0 <= p < 1; kept elements are scaled by 1/(1-p) */
     uint64_t seed;
-    uint64_t layer;     /* tells the dropouts of a model apart */
+    uint64_t layer; /* tells the dropouts of a model apart */
     uint64_t iteration;
     const int64_t *sample_ids; /* (sample_count) borrowed until the next begin */
 } cd_dropout;

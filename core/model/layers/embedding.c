@@ -57,14 +57,20 @@ cddp_status cd_embedding_layer(cd_graph *graph, cd_value *table, const cd_embedd
                        cd_tensor_print_sizes(t, left, sizeof left), cddp_dtype_name(ids->dtype),
                        cd_tensor_print_sizes(ids, right, sizeof right));
     if (embedding->sparse && !cd_graph_computes(graph))
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "embedding: device %s has no sparse gradients", graph->module->device->name);
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "embedding: device %s has no sparse gradients",
+                       graph->module->device->name);
     void *state = NULL;
     CD_TRY(cd_graph_push(graph, sizeof(embedding_state), &state, err));
-    *(embedding_state *)state = (embedding_state){
-        .indices = cd_tensor_data(ids), .samples = ids->sizes[0], .positions = ids->sizes[1], .rows = t->sizes[0],
-        .width = t->sizes[1], .bag = embedding->bag, .sparse = embedding->sparse};
+    *(embedding_state *)state = (embedding_state){.indices = cd_tensor_data(ids),
+                                                  .samples = ids->sizes[0],
+                                                  .positions = ids->sizes[1],
+                                                  .rows = t->sizes[0],
+                                                  .width = t->sizes[1],
+                                                  .bag = embedding->bag,
+                                                  .sparse = embedding->sparse};
     int64_t sizes[3] = {ids->sizes[0], embedding->bag ? t->sizes[1] : ids->sizes[1], t->sizes[1]};
     cddp_tensor shape = cd_shape_of(t->dtype, sizes, embedding->bag ? 2 : 3);
-    cd_apply apply = {.op = &embedding_op, .inputs = &table, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
+    cd_apply apply = {
+        .op = &embedding_op, .inputs = &table, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
     return cd_op_apply(graph, &apply, y, err);
 }

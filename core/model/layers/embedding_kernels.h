@@ -18,8 +18,10 @@ static cddp_status K(embedding_forward)(const cd_op_call *c, cddp_error *err)
                                (long long)*index, (long long)s, (long long)e->rows - 1);
             REAL *to = y + (e->bag ? s : s * e->positions + t) * e->width;
             for (int64_t i = 0; i < e->width; i++) {
-                if (e->bag) to[i] += table[*index * e->width + i];
-                else to[i] = table[*index * e->width + i];
+                if (e->bag)
+                    to[i] += table[*index * e->width + i];
+                else
+                    to[i] = table[*index * e->width + i];
             }
         }
     return CDDP_OK;

@@ -35,7 +35,8 @@ cddp_status cd_route_top1(cd_graph *graph, cd_value *logits, const int64_t *samp
     int64_t *expert = memory, *position = expert + samples, *count = position + samples;
     *(int64_t **)state = expert;
     cddp_tensor shape = cd_shape_of(t->dtype, &samples, 1);
-    cd_apply apply = {.op = &gate_op, .inputs = &logits, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
+    cd_apply apply = {
+        .op = &gate_op, .inputs = &logits, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
     cd_value *gates = NULL;
     CD_TRY(cd_op_apply(graph, &apply, &gates, err));
     for (int64_t s = 0; s < samples; s++) {
@@ -58,7 +59,8 @@ cddp_status cd_expert_take(cd_graph *graph, cd_value *x, const cd_routing *routi
     CD_TRY(cd_graph_push(graph, sizeof(take_state), &state, err));
     *(take_state *)state = (take_state){*routing, expert};
     cddp_tensor shape = cd_shape_of(x->tensor.dtype, (const int64_t[2]){routing->count[expert], x->tensor.sizes[1]}, 2);
-    cd_apply apply = {.op = &take_op, .inputs = &x, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
+    cd_apply apply = {
+        .op = &take_op, .inputs = &x, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
     return cd_op_apply(graph, &apply, rows, err);
 }
 
@@ -86,6 +88,11 @@ cddp_status cd_expert_combine(cd_graph *graph, cd_value *const *results, const c
     CD_TRY(cd_graph_push(graph, sizeof *routing, &state, err));
     *(cd_routing *)state = *routing;
     cddp_tensor shape = cd_shape_of(routing->gates->tensor.dtype, (const int64_t[2]){routing->sample_count, width}, 2);
-    cd_apply apply = {.op = &combine_op, .inputs = inputs, .input_count = input_count, .state = state, .shapes = &shape, .output_count = 1};
+    cd_apply apply = {.op = &combine_op,
+                      .inputs = inputs,
+                      .input_count = input_count,
+                      .state = state,
+                      .shapes = &shape,
+                      .output_count = 1};
     return cd_op_apply(graph, &apply, y, err);
 }

@@ -16,7 +16,8 @@ typedef struct cd_routing {
     cd_value *gates;         /* (sample_count) softmax probability of the chosen expert */
 } cd_routing;
 
-/* logits (sample_count, experts). Where the graph does not compute, sample s goes to expert sample_ids[s] mod experts. */
+/* logits (sample_count, experts). Where the graph does not compute, sample s goes to expert sample_ids[s] mod experts.
+ */
 cddp_status cd_route_top1(cd_graph *graph, cd_value *logits, const int64_t *sample_ids, cd_routing *routing,
                           cddp_error *err) CDDP_MUST_CHECK;
 /* The rows of x (sample_count, width) that chose this expert, in sample order. */

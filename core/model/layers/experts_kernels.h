@@ -41,7 +41,8 @@ static cddp_status K(gate_backward)(const cd_op_call *c, cddp_error *err)
     int64_t n = c->inputs[0].sizes[1];
     for (int64_t s = 0; s < c->inputs[0].sizes[0]; s++, logits += n, dlogits += n)
         for (int64_t i = 0; i < n; i++)
-            dlogits[i] = dgates[s] * gates[s] * ((i == expert[s] ? 1 : 0) - K(share_of)(logits, n, i, logits[expert[s]]));
+            dlogits[i] =
+                dgates[s] * gates[s] * ((i == expert[s] ? 1 : 0) - K(share_of)(logits, n, i, logits[expert[s]]));
     return CDDP_OK;
 }
 

@@ -33,6 +33,7 @@ cddp_status cd_layer_norm(cd_graph *graph, cd_value *x, cd_value *weight, cd_val
         return cd_fail(err, CDDP_E_ARG, "layer norm: x %s does not fit weight %s",
                        cd_tensor_print_sizes(&x->tensor, left, sizeof left),
                        cd_tensor_print_sizes(&weight->tensor, right, sizeof right));
-    cd_apply apply = {.op = &layer_norm_op, .inputs = inputs, .input_count = 3, .shapes = &x->tensor, .output_count = 1};
+    cd_apply apply = {
+        .op = &layer_norm_op, .inputs = inputs, .input_count = 3, .shapes = &x->tensor, .output_count = 1};
     return cd_op_apply(graph, &apply, y, err);
 }

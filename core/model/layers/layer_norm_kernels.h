@@ -17,7 +17,8 @@ static cddp_status K(layer_norm_forward)(const cd_op_call *c, cddp_error *err)
 {
     (void)err;
     norm_sizes z = sizes_of(c);
-    const REAL *x = cd_tensor_data(&c->inputs[0]), *w = cd_tensor_data(&c->inputs[1]), *b = cd_tensor_data(&c->inputs[2]);
+    const REAL *x = cd_tensor_data(&c->inputs[0]), *w = cd_tensor_data(&c->inputs[1]),
+               *b = cd_tensor_data(&c->inputs[2]);
     REAL *y = cd_tensor_data(&c->outputs[0]);
     for (int64_t r = 0; r < z.rows; r++, x += z.width, y += z.width) {
         REAL mean, inverse;
@@ -42,8 +43,7 @@ static void K(layer_norm_input)(const cd_op_call *c, const norm_sizes *z)
         }
         sum /= (REAL)z->width;
         dot /= (REAL)z->width;
-        for (int64_t i = 0; i < z->width; i++)
-            dx[i] = inverse * (dy[i] * w[i] - sum - (x[i] - mean) * inverse * dot);
+        for (int64_t i = 0; i < z->width; i++) dx[i] = inverse * (dy[i] * w[i] - sum - (x[i] - mean) * inverse * dot);
     }
 }
 

@@ -34,11 +34,12 @@ cddp_status cd_linear(cd_graph *graph, cd_value *x, cd_value *weight, cd_value *
     char left[CD_SIZES_BYTES], right[CD_SIZES_BYTES];
     CD_TRY(cd_op_check_dtypes("linear", real, 3, err));
     if (xt->dim_count < 2 || w->dim_count != 2 || xt->sizes[xt->dim_count - 1] != w->sizes[1])
-        return cd_fail(err, CDDP_E_ARG, "linear: x %s does not fit weight %s", cd_tensor_print_sizes(xt, left, sizeof left),
-                       cd_tensor_print_sizes(w, right, sizeof right));
+        return cd_fail(err, CDDP_E_ARG, "linear: x %s does not fit weight %s",
+                       cd_tensor_print_sizes(xt, left, sizeof left), cd_tensor_print_sizes(w, right, sizeof right));
     if (bias != NULL && (bias->tensor.dim_count != 1 || bias->tensor.sizes[0] != w->sizes[0]))
         return cd_fail(err, CDDP_E_ARG, "linear: bias %s does not fit weight %s",
-                       cd_tensor_print_sizes(&bias->tensor, left, sizeof left), cd_tensor_print_sizes(w, right, sizeof right));
+                       cd_tensor_print_sizes(&bias->tensor, left, sizeof left),
+                       cd_tensor_print_sizes(w, right, sizeof right));
     cddp_tensor shape = *xt;
     shape.sizes[shape.dim_count - 1] = w->sizes[0];
     cd_apply apply = {.op = &linear_op, .inputs = inputs, .input_count = 3, .shapes = &shape, .output_count = 1};

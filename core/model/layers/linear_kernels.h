@@ -9,8 +9,13 @@ static cddp_status K(linear_forward)(const cd_op_call *c, cddp_error *err)
 {
     linear_sizes z = sizes_of(c);
     REAL *y = cd_tensor_data(&c->outputs[0]);
-    cd_product p = {.dst = y, .a = cd_tensor_data(&c->inputs[X]), .b = cd_tensor_data(&c->inputs[WEIGHT]), .m = z.rows,
-                    .n = z.out, .k = z.in, .b_transposed = true};
+    cd_product p = {.dst = y,
+                    .a = cd_tensor_data(&c->inputs[X]),
+                    .b = cd_tensor_data(&c->inputs[WEIGHT]),
+                    .m = z.rows,
+                    .n = z.out,
+                    .k = z.in,
+                    .b_transposed = true};
     CD_TRY(cd_product_run(c->graph, c->outputs[0].dtype, &p, err));
     if (c->inputs[BIAS].device == NULL) return CDDP_OK;
     const REAL *bias = cd_tensor_data(&c->inputs[BIAS]);
@@ -55,8 +60,12 @@ static cddp_status K(linear_backward)(const cd_op_call *c, cddp_error *err)
 {
     linear_sizes z = sizes_of(c);
     if (c->in_grads[X].kind == CDDP_GRAD_DENSE) {
-        cd_product p = {.dst = cd_tensor_data(&c->in_grads[X].value), .a = cd_tensor_data(&c->out_grads[0].value),
-                        .b = cd_tensor_data(&c->inputs[WEIGHT]), .m = z.rows, .n = z.in, .k = z.out};
+        cd_product p = {.dst = cd_tensor_data(&c->in_grads[X].value),
+                        .a = cd_tensor_data(&c->out_grads[0].value),
+                        .b = cd_tensor_data(&c->inputs[WEIGHT]),
+                        .m = z.rows,
+                        .n = z.in,
+                        .k = z.out};
         CD_TRY(cd_product_run(c->graph, c->outputs[0].dtype, &p, err));
     }
     if (c->in_grads[WEIGHT].kind == CDDP_GRAD_DENSE) CD_TRY(K(linear_weight_gradient)(c, &z, err));

@@ -67,7 +67,8 @@ cddp_status cd_cross_entropy(cd_graph *graph, cd_value *y, const cddp_tensor *cl
     CD_TRY(cd_graph_push(graph, sizeof *classes, &state, err));
     *(cddp_tensor *)state = *classes;
     cddp_tensor shape = cd_shape_of(t->dtype, t->sizes, 1);
-    cd_apply apply = {.op = &cross_entropy_op, .inputs = &y, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
+    cd_apply apply = {
+        .op = &cross_entropy_op, .inputs = &y, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
     return cd_op_apply(graph, &apply, losses, err);
 }
 
@@ -87,6 +88,11 @@ cddp_status cd_weighted_sum(cd_graph *graph, cd_value *losses, const double *wei
     }
     *(weighted_sum *)state = (weighted_sum){.weights = copy, .divisor = divisor};
     cddp_tensor shape = cd_shape_of(losses->tensor.dtype, NULL, 0);
-    cd_apply apply = {.op = &weighted_sum_op, .inputs = &losses, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
+    cd_apply apply = {.op = &weighted_sum_op,
+                      .inputs = &losses,
+                      .input_count = 1,
+                      .state = state,
+                      .shapes = &shape,
+                      .output_count = 1};
     return cd_op_apply(graph, &apply, loss, err);
 }

@@ -1,41 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels of loss.c for one REAL. Sums run in element order within a sample and in sample order over samples. */
 
-#define PAIR_LOSS(name, term, slope)                                                               \
-    static cddp_status K(name##_forward)(const cd_op_call *c, cddp_error *err)                     \
-    {                                                                                              \
-        (void)err;                                                                                 \
-        const REAL *ys = cd_tensor_data(&c->inputs[0]), *ts = cd_tensor_data(&c->inputs[1]);       \
-        REAL *losses = cd_tensor_data(&c->outputs[0]);                                             \
-        int64_t samples = c->inputs[0].sizes[0], width = cd_tensor_row_numel(&c->inputs[0]);       \
-        for (int64_t s = 0; s < samples; s++) {                                                    \
-            REAL sum = 0;                                                                          \
-            for (int64_t i = s * width; i < (s + 1) * width; i++) {                                \
-                REAL y = ys[i], t = ts[i];                                                         \
-                sum += (term);                                                                     \
-            }                                                                                      \
-            losses[s] = sum;                                                                       \
-        }                                                                                          \
-        return CDDP_OK;                                                                            \
-    }                                                                                              \
-    static cddp_status K(name##_backward)(const cd_op_call *c, cddp_error *err)                    \
-    {                                                                                              \
-        (void)err;                                                                                 \
-        const REAL *ys = cd_tensor_data(&c->inputs[0]), *ts = cd_tensor_data(&c->inputs[1]);       \
-        const REAL *dls = cd_tensor_data(&c->out_grads[0].value);                                  \
-        REAL *dys = cd_tensor_data(&c->in_grads[0].value);                                         \
-        int64_t samples = c->inputs[0].sizes[0], width = cd_tensor_row_numel(&c->inputs[0]);       \
-        for (int64_t s = 0; s < samples; s++)                                                      \
-            for (int64_t i = s * width; i < (s + 1) * width; i++) {                                \
-                REAL y = ys[i], t = ts[i];                                                         \
-                (void)y;                                                                           \
-                dys[i] = dls[s] * (slope);                                                         \
-            }                                                                                      \
-        return CDDP_OK;                                                                            \
+#define PAIR_LOSS(name, term, slope)                                                                                   \
+    static cddp_status K(name##_forward)(const cd_op_call *c, cddp_error *err)                                         \
+    {                                                                                                                  \
+        (void)err;                                                                                                     \
+        const REAL *ys = cd_tensor_data(&c->inputs[0]), *ts = cd_tensor_data(&c->inputs[1]);                           \
+        REAL *losses = cd_tensor_data(&c->outputs[0]);                                                                 \
+        int64_t samples = c->inputs[0].sizes[0], width = cd_tensor_row_numel(&c->inputs[0]);                           \
+        for (int64_t s = 0; s < samples; s++) {                                                                        \
+            REAL sum = 0;                                                                                              \
+            for (int64_t i = s * width; i < (s + 1) * width; i++) {                                                    \
+                REAL y = ys[i], t = ts[i];                                                                             \
+                sum += (term);                                                                                         \
+            }                                                                                                          \
+            losses[s] = sum;                                                                                           \
+        }                                                                                                              \
+        return CDDP_OK;                                                                                                \
+    }                                                                                                                  \
+    static cddp_status K(name##_backward)(const cd_op_call *c, cddp_error *err)                                        \
+    {                                                                                                                  \
+        (void)err;                                                                                                     \
+        const REAL *ys = cd_tensor_data(&c->inputs[0]), *ts = cd_tensor_data(&c->inputs[1]);                           \
+        const REAL *dls = cd_tensor_data(&c->out_grads[0].value);                                                      \
+        REAL *dys = cd_tensor_data(&c->in_grads[0].value);                                                             \
+        int64_t samples = c->inputs[0].sizes[0], width = cd_tensor_row_numel(&c->inputs[0]);                           \
+        for (int64_t s = 0; s < samples; s++)                                                                          \
+            for (int64_t i = s * width; i < (s + 1) * width; i++) {                                                    \
+                REAL y = ys[i], t = ts[i];                                                                             \
+                (void)y;                                                                                               \
+                dys[i] = dls[s] * (slope);                                                                             \
+            }                                                                                                          \
+        return CDDP_OK;                                                                                                \
     }
 
 PAIR_LOSS(squared_error, (y - t) * (y - t), 2 * (y - t))
-PAIR_LOSS(inner_product, y * t, t)
+PAIR_LOSS(inner_product, (y * t), t)
 PAIR_LOSS(bce, (y > 0 ? y : 0) - y * t + M(log1p)(M(exp)(y > 0 ? -y : y)), M(sigmoid)(y) - t)
 #undef PAIR_LOSS
 

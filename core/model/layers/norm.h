@@ -14,8 +14,8 @@ cddp_status cd_layer_norm(cd_graph *graph, cd_value *x, cd_value *weight, cd_val
 typedef struct cd_batch_norm {
     uint32_t weight, bias;
     uint32_t running_mean, running_var, num_batches_tracked;
-    double momentum; /* 0.1 */
-    double eps;      /* 1e-5 */
+    double momentum;   /* 0.1 */
+    double eps;        /* 1e-5 */
     bool synchronised; /* statistics over all ranks, through the graph's callbacks */
 } cd_batch_norm;
 

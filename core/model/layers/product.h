@@ -15,5 +15,5 @@ typedef struct cd_product {
     bool accumulate;   /* dst += finished product */
 } cd_product;
 
-cddp_status cd_product_run(cd_graph *graph, cddp_dtype dtype, const cd_product *product, cddp_error *err)
-    CDDP_MUST_CHECK;
+cddp_status cd_product_run(cd_graph *graph, cddp_dtype dtype, const cd_product *product,
+                           cddp_error *err) CDDP_MUST_CHECK;

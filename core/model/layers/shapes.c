@@ -32,7 +32,8 @@ cddp_status cd_sink(cd_graph *graph, cd_value **values, uint32_t count, cddp_err
         CD_TRY(cd_graph_detach(graph, values[i], &outputs[sunk], err));
         values[i] = outputs[sunk++];
     }
-    cd_record record = {.op = &sink_op, .inputs = inputs, .input_count = sunk, .outputs = outputs, .output_count = sunk};
+    cd_record record = {
+        .op = &sink_op, .inputs = inputs, .input_count = sunk, .outputs = outputs, .output_count = sunk};
     return cd_graph_record(graph, &record, err);
 }
 
@@ -52,14 +53,16 @@ static cddp_status add_route(const cd_op_call *call, cddp_error *err)
     return CDDP_OK;
 }
 
-static const cd_op add_op = {.name = "Add", .keeps_nothing = true, .forward = {add_forward, add_forward}, .route = add_route};
+static const cd_op add_op = {
+    .name = "Add", .keeps_nothing = true, .forward = {add_forward, add_forward}, .route = add_route};
 
 cddp_status cd_add(cd_graph *graph, cd_value *a, cd_value *b, cd_value **sum, cddp_error *err)
 {
     cd_value *inputs[2] = {a, b};
     char left[CD_SIZES_BYTES], right[CD_SIZES_BYTES];
     if (!cd_tensor_same_sizes(&a->tensor, &b->tensor))
-        return cd_fail(err, CDDP_E_ARG, "add: sizes %s and %s differ", cd_tensor_print_sizes(&a->tensor, left, sizeof left),
+        return cd_fail(err, CDDP_E_ARG, "add: sizes %s and %s differ",
+                       cd_tensor_print_sizes(&a->tensor, left, sizeof left),
                        cd_tensor_print_sizes(&b->tensor, right, sizeof right));
     CD_TRY(cd_op_check_dtypes("add", inputs, 2, err));
     cd_apply apply = {.op = &add_op, .inputs = inputs, .input_count = 2, .shapes = &a->tensor, .output_count = 1};
@@ -89,7 +92,8 @@ cddp_status cd_scale(cd_graph *graph, cd_value *x, double factor, cd_value **y, 
     CD_TRY(cd_op_check_dtypes("scale", &x, 1, err));
     CD_TRY(cd_graph_push(graph, sizeof(double), &state, err));
     *(double *)state = factor;
-    cd_apply apply = {.op = &scale_op, .inputs = &x, .input_count = 1, .state = state, .shapes = &x->tensor, .output_count = 1};
+    cd_apply apply = {
+        .op = &scale_op, .inputs = &x, .input_count = 1, .state = state, .shapes = &x->tensor, .output_count = 1};
     return cd_op_apply(graph, &apply, y, err);
 }
 
@@ -107,7 +111,9 @@ static cddp_status cast_backward(const cd_op_call *call, cddp_error *err)
     return dx->device->copy(dx, &call->out_grads[0].value, NULL, err);
 }
 
-static const cd_op cast_op = {.name = "Cast", .keeps_nothing = true, .forward = {cast_forward, cast_forward},
+static const cd_op cast_op = {.name = "Cast",
+                              .keeps_nothing = true,
+                              .forward = {cast_forward, cast_forward},
                               .backward = {cast_backward, cast_backward}};
 
 cddp_status cd_cast(cd_graph *graph, cd_value *x, cddp_dtype dtype, cd_value **y, cddp_error *err)
@@ -149,10 +155,7 @@ cddp_status cd_reshape(cd_graph *graph, cd_value *x, const int64_t *sizes, uint3
 
 /* ---- concat and split along the last dimension ---- */
 
-static int64_t last_size(const cddp_tensor *t)
-{
-    return t->sizes[t->dim_count - 1];
-}
+static int64_t last_size(const cddp_tensor *t) { return t->sizes[t->dim_count - 1]; }
 
 /* Copies the last dimension of `part` to or from its place `start` in the last dimension of `whole`. */
 static void copy_columns(const cddp_tensor *whole, int64_t start, const cddp_tensor *part, bool into_whole)
@@ -162,8 +165,10 @@ static void copy_columns(const cddp_tensor *whole, int64_t start, const cddp_ten
     int64_t rows = width != 0 ? cddp_tensor_numel(part) / last_size(part) : 0;
     unsigned char *w = (unsigned char *)cd_tensor_data(whole) + (size_t)start * element, *p = cd_tensor_data(part);
     for (int64_t r = 0; r < rows; r++, w += stride, p += width) {
-        if (into_whole) memcpy(w, p, width);
-        else memcpy(p, w, width);
+        if (into_whole)
+            memcpy(w, p, width);
+        else
+            memcpy(p, w, width);
     }
 }
 
@@ -198,7 +203,8 @@ cddp_status cd_concat(cd_graph *graph, cd_value *const *parts, uint32_t count, c
         cddp_tensor aligned = parts[i]->tensor;
         aligned.sizes[aligned.dim_count - 1] = last_size(&parts[0]->tensor);
         if (!cd_tensor_same_sizes(&aligned, &parts[0]->tensor))
-            return cd_fail(err, CDDP_E_ARG, "concat: part %u differs from part 0 in more than the last size", (unsigned)i);
+            return cd_fail(err, CDDP_E_ARG, "concat: part %u differs from part 0 in more than the last size",
+                           (unsigned)i);
         shape.sizes[shape.dim_count - 1] += last_size(&parts[i]->tensor);
     }
     cd_apply apply = {.op = &concat_op, .inputs = parts, .input_count = count, .shapes = &shape, .output_count = 1};
@@ -223,7 +229,9 @@ static cddp_status split_backward(const cd_op_call *call, cddp_error *err)
     return CDDP_OK;
 }
 
-static const cd_op split_op = {.name = "Split", .keeps_nothing = true, .forward = {split_forward, split_forward},
+static const cd_op split_op = {.name = "Split",
+                               .keeps_nothing = true,
+                               .forward = {split_forward, split_forward},
                                .backward = {split_backward, split_backward}};
 
 cddp_status cd_split(cd_graph *graph, cd_value *whole, const int64_t *sizes, uint32_t count, cd_value **parts,

@@ -10,7 +10,8 @@ static const cd_option options[] = {
     {"layers", CD_OPTION_INTEGER, offsetof(bert, layers), "12", NULL, 1, 128, "encoder layers"},
     {"width", CD_OPTION_INTEGER, offsetof(bert, width), "768", NULL, 1, 1 << 16, "of the residual stream"},
     {"vocabulary", CD_OPTION_INTEGER, offsetof(bert, vocabulary), "30522", NULL, 1, 1 << 24, "tokens"},
-    {"positions", CD_OPTION_INTEGER, offsetof(bert, positions), "512", NULL, 1, 1 << 20, "rows of the position table, and tokens of a sample for the costs"},
+    {"positions", CD_OPTION_INTEGER, offsetof(bert, positions), "512", NULL, 1, 1 << 20,
+     "rows of the position table, and tokens of a sample for the costs"},
 };
 
 /* "<scope>.weight" (out, in) and "<scope>.bias" (out); in 0: a norm with two vectors. */
@@ -65,5 +66,13 @@ static cddp_status build(cd_model *model, cddp_error *err)
     return cd_list_finish(model, err);
 }
 
-const cd_model_type cd_model_bert = {"bert", "list: BERT-base", options, CD_COUNT_OF(options), sizeof(bert), build,
-                                     cd_list_forward, cd_list_losses};
+const cd_model_type cd_model_bert = {
+    .name = "bert",
+    .summary = "list: BERT-base",
+    .options = options,
+    .option_count = CD_COUNT_OF(options),
+    .state_bytes = sizeof(bert),
+    .build = build,
+    .forward = cd_list_forward,
+    .losses = cd_list_losses,
+};

@@ -18,8 +18,10 @@ static const cd_option options[] = {
     {"in", CD_OPTION_INTEGER, offsetof(branchy, in), "4", NULL, 1, 4096, "numbers of a sample"},
     {"width", CD_OPTION_INTEGER, offsetof(branchy, width), "5", NULL, 1, 4096, "of trunk and branches"},
     {"out", CD_OPTION_INTEGER, offsetof(branchy, out), "2", NULL, 1, 4096, "outputs"},
-    {"branches", CD_OPTION_INTEGER, offsetof(branchy, branches), "2", NULL, 1, BRANCHES_MAX, "of which a forward takes one"},
-    {"loss", CD_OPTION_CHOICE, offsetof(branchy, loss), "dot", CD_LOSSES, 0, 0, "squared error, inner product with the target, binary or softmax cross-entropy"},
+    {"branches", CD_OPTION_INTEGER, offsetof(branchy, branches), "2", NULL, 1, BRANCHES_MAX,
+     "of which a forward takes one"},
+    {"loss", CD_OPTION_CHOICE, offsetof(branchy, loss), "dot", CD_LOSSES, 0, 0,
+     "squared error, inner product with the target, binary or softmax cross-entropy"},
 };
 
 static cddp_status build(cd_model *model, cddp_error *err)
@@ -32,12 +34,14 @@ static cddp_status build(cd_model *model, cddp_error *err)
         CD_TRY(cd_linear_register(model, &(cd_linear_spec){name, m->width, m->width, true, 1}, &m->branch[i], err));
     }
     CD_TRY(cd_linear_register(model, &(cd_linear_spec){"head", m->width, m->out, true, 1}, &m->head, err));
-    CD_TRY(cd_model_add_input(model, &(cd_field){.name = "x", .kind = CD_FIELD_REAL, .dim_count = 1, .sizes = {m->in}}, err));
+    CD_TRY(cd_model_add_input(model, &(cd_field){.name = "x", .kind = CD_FIELD_REAL, .dim_count = 1, .sizes = {m->in}},
+                              err));
     cd_field target = cd_loss_target(m->loss, "out", &m->out, 1);
     return cd_model_add_output(model, &target, err);
 }
 
-static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs, cddp_error *err)
+static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
+                           cddp_error *err)
 {
     const branchy *m = model->state;
     cd_value *x = NULL;
@@ -56,5 +60,13 @@ static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_
     return cd_loss_run(graph, ((const branchy *)model->state)->loss, value, target, result, err);
 }
 
-const cd_model_type cd_model_branchy = {"branchy", "control flow: the batch says which of several branches runs",
-                                        options, CD_COUNT_OF(options), sizeof(branchy), build, forward, losses};
+const cd_model_type cd_model_branchy = {
+    .name = "branchy",
+    .summary = "control flow: the batch says which of several branches runs",
+    .options = options,
+    .option_count = CD_COUNT_OF(options),
+    .state_bytes = sizeof(branchy),
+    .build = build,
+    .forward = forward,
+    .losses = losses,
+};

@@ -17,7 +17,8 @@ static const cd_option options[] = {
     {"depth", CD_OPTION_INTEGER, offsetof(chain, depth), "3", NULL, 1, DEPTH_MAX, "layers"},
     {"width", CD_OPTION_INTEGER, offsetof(chain, width), "4", NULL, 1, 1 << 16, "numbers between layers"},
     {"bias", CD_OPTION_INTEGER, offsetof(chain, bias), "1", NULL, 0, 1, "layers have a bias"},
-    {"loss", CD_OPTION_CHOICE, offsetof(chain, loss), "dot", CD_LOSSES, 0, 0, "squared error, inner product with the target, binary or softmax cross-entropy"},
+    {"loss", CD_OPTION_CHOICE, offsetof(chain, loss), "dot", CD_LOSSES, 0, 0,
+     "squared error, inner product with the target, binary or softmax cross-entropy"},
 };
 
 static cddp_status build(cd_model *model, cddp_error *err)
@@ -36,7 +37,8 @@ static cddp_status build(cd_model *model, cddp_error *err)
     return cd_model_add_output(model, &target, err);
 }
 
-static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs, cddp_error *err)
+static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
+                           cddp_error *err)
 {
     const chain *m = model->state;
     cd_value *x = NULL;
@@ -55,5 +57,13 @@ static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_
     return cd_loss_run(graph, ((const chain *)model->state)->loss, value, target, result, err);
 }
 
-const cd_model_type cd_model_chain = {"chain", "square linear layers; each may run 0, 1 or 2 times",
-                                      options, CD_COUNT_OF(options), sizeof(chain), build, forward, losses};
+const cd_model_type cd_model_chain = {
+    .name = "chain",
+    .summary = "square linear layers; each may run 0, 1 or 2 times",
+    .options = options,
+    .option_count = CD_COUNT_OF(options),
+    .state_bytes = sizeof(chain),
+    .build = build,
+    .forward = forward,
+    .losses = losses,
+};

@@ -20,11 +20,15 @@ typedef struct cnn {
 } cnn;
 
 static const cd_option options[] = {
-    {"channels", CD_OPTION_INTEGERS, offsetof(cnn, channels), "1:4:8", NULL, 1, 512, "of the image, then after every convolution"},
-    {"size", CD_OPTION_INTEGER, offsetof(cnn, size), "8", NULL, 2, 64, "height and width of the image; halved by every stage"},
+    {"channels", CD_OPTION_INTEGERS, offsetof(cnn, channels), "1:4:8", NULL, 1, 512,
+     "of the image, then after every convolution"},
+    {"size", CD_OPTION_INTEGER, offsetof(cnn, size), "8", NULL, 2, 64,
+     "height and width of the image; halved by every stage"},
     {"classes", CD_OPTION_INTEGER, offsetof(cnn, classes), "4", NULL, 1, 1000, "outputs"},
-    {"norm", CD_OPTION_CHOICE, offsetof(cnn, norm), "none", "none|batch|sync", 0, 0, "after every convolution: none, batch norm, synchronised batch norm"},
-    {"loss", CD_OPTION_CHOICE, offsetof(cnn, loss), "ce", CD_LOSSES, 0, 0, "squared error, inner product with the target, binary or softmax cross-entropy"},
+    {"norm", CD_OPTION_CHOICE, offsetof(cnn, norm), "none", "none|batch|sync", 0, 0,
+     "after every convolution: none, batch norm, synchronised batch norm"},
+    {"loss", CD_OPTION_CHOICE, offsetof(cnn, loss), "ce", CD_LOSSES, 0, 0,
+     "squared error, inner product with the target, binary or softmax cross-entropy"},
 };
 
 static cddp_status build_stage(cd_model *model, cnn *m, uint32_t i, cddp_error *err)
@@ -32,8 +36,13 @@ static cddp_status build_stage(cd_model *model, cnn *m, uint32_t i, cddp_error *
     char name[32];
     snprintf(name, sizeof name, "conv%u", (unsigned)i + 1);
     int64_t side = m->size >> i;
-    cd_conv_spec spec = {.name = name, .in = m->channels.items[i], .out = m->channels.items[i + 1], .kernel = 3,
-                         .stride = 1, .padding = 1, .positions = side * side};
+    cd_conv_spec spec = {.name = name,
+                         .in = m->channels.items[i],
+                         .out = m->channels.items[i + 1],
+                         .kernel = 3,
+                         .stride = 1,
+                         .padding = 1,
+                         .positions = side * side};
     CD_TRY(cd_conv_register(model, &spec, &m->convs[i], err));
     if (m->norm == NORM_NONE) return CDDP_OK;
     CD_TRY(cd_module_push(model->module, err, "bn%u", (unsigned)i + 1));
@@ -52,15 +61,18 @@ static cddp_status build(cd_model *model, cddp_error *err)
                        (long long)m->size, (unsigned)m->stages, STAGES_MAX);
     for (uint32_t i = 0; i < m->stages; i++) CD_TRY(build_stage(model, m, i, err));
     int64_t side = m->size >> m->stages;
-    cd_linear_spec spec = {.name = "fc", .in = m->channels.items[m->stages] * side * side, .out = m->classes, .bias = true};
+    cd_linear_spec spec = {
+        .name = "fc", .in = m->channels.items[m->stages] * side * side, .out = m->classes, .bias = true};
     CD_TRY(cd_linear_register(model, &spec, &m->classifier, err));
-    cd_field input = {.name = "image", .kind = CD_FIELD_REAL, .dim_count = 3, .sizes = {m->channels.items[0], m->size, m->size}};
+    cd_field input = {
+        .name = "image", .kind = CD_FIELD_REAL, .dim_count = 3, .sizes = {m->channels.items[0], m->size, m->size}};
     CD_TRY(cd_model_add_input(model, &input, err));
     cd_field target = cd_loss_target(m->loss, "out", &m->classes, 1);
     return cd_model_add_output(model, &target, err);
 }
 
-static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs, cddp_error *err)
+static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
+                           cddp_error *err)
 {
     const cnn *m = model->state;
     cd_value *x = NULL;
@@ -83,5 +95,13 @@ static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_
     return cd_loss_run(graph, ((const cnn *)model->state)->loss, value, target, result, err);
 }
 
-const cd_model_type cd_model_cnn = {"cnn", "convolutions with optional batch norm, pooling, a classifier",
-                                    options, CD_COUNT_OF(options), sizeof(cnn), build, forward, losses};
+const cd_model_type cd_model_cnn = {
+    .name = "cnn",
+    .summary = "convolutions with optional batch norm, pooling, a classifier",
+    .options = options,
+    .option_count = CD_COUNT_OF(options),
+    .state_bytes = sizeof(cnn),
+    .build = build,
+    .forward = forward,
+    .losses = losses,
+};

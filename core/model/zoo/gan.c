@@ -62,11 +62,15 @@ static cddp_status build_discriminator(cd_model *model, gan *m, cddp_error *err)
 static cddp_status build(cd_model *model, cddp_error *err)
 {
     gan *m = model->state;
-    if (m->size % 4 != 0) return cd_fail(err, CDDP_E_CONFIG, "model gan: size=%lld is not a multiple of 4", (long long)m->size);
+    if (m->size % 4 != 0)
+        return cd_fail(err, CDDP_E_CONFIG, "model gan: size=%lld is not a multiple of 4", (long long)m->size);
     CD_TRY(build_generator(model, m, err));
     CD_TRY(build_discriminator(model, m, err));
-    CD_TRY(cd_model_add_input(model, &(cd_field){.name = "image", .kind = CD_FIELD_REAL, .dim_count = 3, .sizes = {1, m->size, m->size}}, err));
-    CD_TRY(cd_model_add_input(model, &(cd_field){.name = "noise", .kind = CD_FIELD_REAL, .dim_count = 1, .sizes = {m->noise}}, err));
+    CD_TRY(cd_model_add_input(
+        model, &(cd_field){.name = "image", .kind = CD_FIELD_REAL, .dim_count = 3, .sizes = {1, m->size, m->size}},
+        err));
+    CD_TRY(cd_model_add_input(
+        model, &(cd_field){.name = "noise", .kind = CD_FIELD_REAL, .dim_count = 1, .sizes = {m->noise}}, err));
     CD_TRY(cd_model_add_output(model, &(cd_field){.name = "discriminator", .kind = CD_FIELD_NONE}, err));
     return cd_model_add_output(model, &(cd_field){.name = "generator", .kind = CD_FIELD_NONE}, err);
 }
@@ -85,7 +89,8 @@ static cddp_status generate(const gan *m, cd_graph *graph, const cd_batch *batch
     return cd_tanh_layer(graph, x, image, err);
 }
 
-static cddp_status discriminate(const gan *m, cd_graph *graph, cd_value *image, bool frozen, cd_value **logit, cddp_error *err)
+static cddp_status discriminate(const gan *m, cd_graph *graph, cd_value *image, bool frozen, cd_value **logit,
+                                cddp_error *err)
 {
     cd_value *x = NULL;
     CD_TRY(cd_conv_run(graph, &m->look1, image, frozen, &x, err));
@@ -94,15 +99,18 @@ static cddp_status discriminate(const gan *m, cd_graph *graph, cd_value *image, 
     CD_TRY(cd_relu(graph, x, &x, err));
     int64_t sizes[2] = {x->tensor.sizes[0], cd_tensor_row_numel(&x->tensor)};
     CD_TRY(cd_reshape(graph, x, sizes, 2, &x, err));
-    return frozen ? cd_linear_run_frozen(graph, &m->judge, x, logit, err) : cd_linear_run(graph, &m->judge, x, logit, err);
+    return frozen ? cd_linear_run_frozen(graph, &m->judge, x, logit, err)
+                  : cd_linear_run(graph, &m->judge, x, logit, err);
 }
 
-static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs, cddp_error *err)
+static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
+                           cddp_error *err)
 {
     const gan *m = model->state;
     cd_value *fake = NULL, *real = NULL, *logits[2];
     if (batch->branch > GENERATOR)
-        return cd_fail(err, CDDP_E_ARG, "model gan: branch %u; 0 trains the discriminator, 1 the generator", (unsigned)batch->branch);
+        return cd_fail(err, CDDP_E_ARG, "model gan: branch %u; 0 trains the discriminator, 1 the generator",
+                       (unsigned)batch->branch);
     if (batch->branch == GENERATOR) {
         CD_TRY(generate(m, graph, batch, &fake, err));
         return discriminate(m, graph, fake, true, &outputs->values[GENERATOR], err);
@@ -139,5 +147,13 @@ static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_
     return cd_loss_run(graph, CD_LOSS_BCE, value, &labels, result, err);
 }
 
-const cd_model_type cd_model_gan = {"gan", "generator and discriminator in one module; branch says which of the two trains",
-                                    options, CD_COUNT_OF(options), sizeof(gan), build, forward, losses};
+const cd_model_type cd_model_gan = {
+    .name = "gan",
+    .summary = "generator and discriminator in one module; branch says which of the two trains",
+    .options = options,
+    .option_count = CD_COUNT_OF(options),
+    .state_bytes = sizeof(gan),
+    .build = build,
+    .forward = forward,
+    .losses = losses,
+};

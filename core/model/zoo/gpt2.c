@@ -12,7 +12,8 @@ typedef struct gpt2 {
 } gpt2;
 
 static const cd_option options[] = {
-    {"parameters", CD_OPTION_CHOICE, offsetof(gpt2, which), "124M", "124M|355M|774M|1.5B", 0, 0, "124M, 355M, 774M or 1.5B"},
+    {"parameters", CD_OPTION_CHOICE, offsetof(gpt2, which), "124M", "124M|355M|774M|1.5B", 0, 0,
+     "124M, 355M, 774M or 1.5B"},
 };
 
 static const struct {
@@ -61,5 +62,13 @@ static cddp_status build(cd_model *model, cddp_error *err)
     return cd_list_finish(model, err);
 }
 
-const cd_model_type cd_model_gpt2 = {"gpt2", "list: GPT-2 with 124M, 355M, 774M or 1.5B parameters", options,
-                                     CD_COUNT_OF(options), sizeof(gpt2), build, cd_list_forward, cd_list_losses};
+const cd_model_type cd_model_gpt2 = {
+    .name = "gpt2",
+    .summary = "list: GPT-2 with 124M, 355M, 774M or 1.5B parameters",
+    .options = options,
+    .option_count = CD_COUNT_OF(options),
+    .state_bytes = sizeof(gpt2),
+    .build = build,
+    .forward = cd_list_forward,
+    .losses = cd_list_losses,
+};

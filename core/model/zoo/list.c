@@ -18,15 +18,16 @@ cddp_status cd_list_use(const cd_model *model, cd_graph *graph, uint32_t paramet
     cd_inner inner = {.acc = *acc, .x = x, .key = parameter + UINT64_C(1)};
     CD_TRY(cd_graph_parameter(graph, parameter, &inner.p, err));
     cddp_dtype dtype = inner.p->tensor.dtype;
-    if (dtype != CDDP_C64 && dtype != model->compute_dtype) CD_TRY(cd_cast(graph, inner.p, model->compute_dtype, &inner.p, err));
+    if (dtype != CDDP_C64 && dtype != model->compute_dtype)
+        CD_TRY(cd_cast(graph, inner.p, model->compute_dtype, &inner.p, err));
     return cd_inner_layer(graph, &inner, acc, err);
 }
 
 cddp_status cd_list_add(cd_model *model, const cd_list_item *item, cddp_error *err)
 {
     uint32_t index = 0;
-    cd_parameter_spec spec = {.name = item->name, .dtype = model->dtype, .dim_count = item->dim_count,
-                              .init = {CD_INIT_UNIFORM, 0.125}};
+    cd_parameter_spec spec = {
+        .name = item->name, .dtype = model->dtype, .dim_count = item->dim_count, .init = {CD_INIT_UNIFORM, 0.125}};
     uint64_t numel = 1;
     for (uint32_t i = 0; i < item->dim_count; i++) {
         spec.sizes[i] = item->sizes[i];
@@ -43,7 +44,8 @@ cddp_status cd_list_finish(cd_model *model, cddp_error *err)
     return cd_model_add_output(model, &(cd_field){.name = "out", .kind = CD_FIELD_NONE}, err);
 }
 
-cddp_status cd_list_forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs, cddp_error *err)
+cddp_status cd_list_forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
+                            cddp_error *err)
 {
     cd_value *x = NULL;
     CD_TRY(cd_graph_input(graph, &batch->inputs[0], &x, err));
@@ -52,8 +54,8 @@ cddp_status cd_list_forward(cd_model *model, cd_graph *graph, const cd_batch *ba
     return CDDP_OK;
 }
 
-cddp_status cd_list_losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value, const cddp_tensor *target,
-                           cd_value **losses, cddp_error *err)
+cddp_status cd_list_losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value,
+                           const cddp_tensor *target, cd_value **losses, cddp_error *err)
 {
     (void)model;
     (void)graph;

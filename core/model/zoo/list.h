@@ -21,6 +21,7 @@ typedef struct cd_list_item {
 cddp_status cd_list_add(cd_model *model, const cd_list_item *item, cddp_error *err) CDDP_MUST_CHECK;
 /* Input, output "out", nothing else: called after the parameters. */
 cddp_status cd_list_finish(cd_model *model, cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_list_forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs, cddp_error *err);
-cddp_status cd_list_losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value, const cddp_tensor *target,
-                           cd_value **losses, cddp_error *err);
+cddp_status cd_list_forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
+                            cddp_error *err);
+cddp_status cd_list_losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value,
+                           const cddp_tensor *target, cd_value **losses, cddp_error *err);

@@ -10,7 +10,8 @@ enum { WIDTH = 4096, HIDDEN = 11008, VOCABULARY = 32000 };
 
 static const cd_option options[] = {
     {"layers", CD_OPTION_INTEGER, offsetof(llama, layers), "32", NULL, 1, 128, "decoder layers"},
-    {"positions", CD_OPTION_INTEGER, offsetof(llama, positions), "2048", NULL, 1, 1 << 20, "tokens of a sample, for the costs"},
+    {"positions", CD_OPTION_INTEGER, offsetof(llama, positions), "2048", NULL, 1, 1 << 20,
+     "tokens of a sample, for the costs"},
 };
 
 static cddp_status add(cd_model *model, const char *name, int64_t out, int64_t in, cddp_error *err)
@@ -50,5 +51,13 @@ static cddp_status build(cd_model *model, cddp_error *err)
     return cd_list_finish(model, err);
 }
 
-const cd_model_type cd_model_llama = {"llama", "list: Llama-7B", options, CD_COUNT_OF(options), sizeof(llama), build,
-                                      cd_list_forward, cd_list_losses};
+const cd_model_type cd_model_llama = {
+    .name = "llama",
+    .summary = "list: Llama-7B",
+    .options = options,
+    .option_count = CD_COUNT_OF(options),
+    .state_bytes = sizeof(llama),
+    .build = build,
+    .forward = cd_list_forward,
+    .losses = cd_list_losses,
+};

@@ -24,19 +24,25 @@ typedef struct mlp {
 } mlp;
 
 static const cd_option options[] = {
-    {"widths", CD_OPTION_INTEGERS, offsetof(mlp, widths), "8:16:4", NULL, 1, 1 << 20, "sizes of the layers, input first"},
+    {"widths", CD_OPTION_INTEGERS, offsetof(mlp, widths), "8:16:4", NULL, 1, 1 << 20,
+     "sizes of the layers, input first"},
     {"bias", CD_OPTION_INTEGER, offsetof(mlp, bias), "1", NULL, 0, 1, "layers have a bias"},
-    {"activation", CD_OPTION_CHOICE, offsetof(mlp, activation), "relu", CD_ACTIVATIONS, 0, 0, "after every hidden layer: " CD_ACTIVATIONS},
-    {"norm", CD_OPTION_CHOICE, offsetof(mlp, norm), "none", "none|batch|sync|layer", 0, 0, "before every activation: none, batch norm, synchronised batch norm, layer norm"},
+    {"activation", CD_OPTION_CHOICE, offsetof(mlp, activation), "relu", CD_ACTIVATIONS, 0, 0,
+     "after every hidden layer: " CD_ACTIVATIONS},
+    {"norm", CD_OPTION_CHOICE, offsetof(mlp, norm), "none", "none|batch|sync|layer", 0, 0,
+     "before every activation: none, batch norm, synchronised batch norm, layer norm"},
     {"dropout", CD_OPTION_REAL, offsetof(mlp, dropout), "0", NULL, 0, 0.99, "probability of zeroing a hidden element"},
-    {"heads", CD_OPTION_INTEGER, offsetof(mlp, heads), "1", NULL, 1, CD_MODEL_OUTPUTS_MAX, "outputs, each a linear layer of its own on the last hidden layer"},
-    {"checkpoint", CD_OPTION_CHOICE, offsetof(mlp, checkpoint), "none", "none|reentrant|non_reentrant", 0, 0, "activation checkpointing of every hidden layer"},
-    {"loss", CD_OPTION_CHOICE, offsetof(mlp, loss), "mse", CD_LOSSES, 0, 0, "of every output: squared error, inner product with the target, binary or softmax cross-entropy"},
+    {"heads", CD_OPTION_INTEGER, offsetof(mlp, heads), "1", NULL, 1, CD_MODEL_OUTPUTS_MAX,
+     "outputs, each a linear layer of its own on the last hidden layer"},
+    {"checkpoint", CD_OPTION_CHOICE, offsetof(mlp, checkpoint), "none", "none|reentrant|non_reentrant", 0, 0,
+     "activation checkpointing of every hidden layer"},
+    {"loss", CD_OPTION_CHOICE, offsetof(mlp, loss), "mse", CD_LOSSES, 0, 0,
+     "of every output: squared error, inner product with the target, binary or softmax cross-entropy"},
 };
 
-static const char *const head_names[CD_MODEL_OUTPUTS_MAX] = {
-    "head0", "head1", "head2",  "head3",  "head4",  "head5",  "head6",  "head7",
-    "head8", "head9", "head10", "head11", "head12", "head13", "head14", "head15"};
+static const char *const head_names[CD_MODEL_OUTPUTS_MAX] = {"head0",  "head1",  "head2",  "head3", "head4",  "head5",
+                                                             "head6",  "head7",  "head8",  "head9", "head10", "head11",
+                                                             "head12", "head13", "head14", "head15"};
 
 static cddp_status build_norm(cd_model *model, mlp *m, uint32_t layer, cddp_error *err)
 {
@@ -58,8 +64,7 @@ static cddp_status build(cd_model *model, cddp_error *err)
 {
     mlp *m = model->state;
     const int64_t *w = m->widths.items;
-    if (m->widths.count < 2)
-        return cd_fail(err, CDDP_E_CONFIG, "model mlp: widths needs an input and an output size");
+    if (m->widths.count < 2) return cd_fail(err, CDDP_E_CONFIG, "model mlp: widths needs an input and an output size");
     m->hidden = m->widths.count - 2;
     for (uint32_t i = 0; i < m->hidden; i++) {
         char name[32];
@@ -111,7 +116,8 @@ static cddp_status check_uses(const cd_model *model, uint32_t layer, uint8_t use
                    model->units[layer].name, (unsigned)uses, (long long)w[layer], (long long)w[layer + 1]);
 }
 
-static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs, cddp_error *err)
+static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
+                           cddp_error *err)
 {
     const mlp *m = model->state;
     cd_value *x = NULL;
@@ -128,7 +134,8 @@ static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *bat
         cd_checkpoint checkpoint = {(cd_checkpoint_kind)m->checkpoint, run_hidden, &parts[i]};
         for (uint8_t use = 0; use < uses; use++) CD_TRY(cd_checkpoint_run(graph, &checkpoint, x, &x, err));
     }
-    for (uint32_t h = 0; h < outputs->count; h++) CD_TRY(cd_linear_run(graph, &m->head[h], x, &outputs->values[h], err));
+    for (uint32_t h = 0; h < outputs->count; h++)
+        CD_TRY(cd_linear_run(graph, &m->head[h], x, &outputs->values[h], err));
     return CDDP_OK;
 }
 
@@ -140,5 +147,12 @@ static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_
 }
 
 const cd_model_type cd_model_mlp = {
-    "mlp", "linear layers with activations; heads, norms, dropout, checkpointing",
-    options, CD_COUNT_OF(options), sizeof(mlp), build, forward, losses};
+    .name = "mlp",
+    .summary = "linear layers with activations; heads, norms, dropout, checkpointing",
+    .options = options,
+    .option_count = CD_COUNT_OF(options),
+    .state_bytes = sizeof(mlp),
+    .build = build,
+    .forward = forward,
+    .losses = losses,
+};

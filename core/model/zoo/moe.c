@@ -7,7 +7,6 @@
 #include "core/model/layers/shapes.h"
 #include "core/model/zoo/parts.h"
 
-
 typedef struct expert {
     cd_linear_part up, down;
 } expert;
@@ -22,9 +21,11 @@ static const cd_option options[] = {
     {"in", CD_OPTION_INTEGER, offsetof(moe, in), "4", NULL, 1, 4096, "numbers of a sample"},
     {"width", CD_OPTION_INTEGER, offsetof(moe, width), "6", NULL, 1, 4096, "around the experts"},
     {"hidden", CD_OPTION_INTEGER, offsetof(moe, hidden), "8", NULL, 1, 4096, "inside an expert"},
-    {"experts", CD_OPTION_INTEGER, offsetof(moe, experts), "4", NULL, 1, CD_EXPERTS_MAX, "of which every sample uses one"},
+    {"experts", CD_OPTION_INTEGER, offsetof(moe, experts), "4", NULL, 1, CD_EXPERTS_MAX,
+     "of which every sample uses one"},
     {"out", CD_OPTION_INTEGER, offsetof(moe, out), "3", NULL, 1, 4096, "outputs"},
-    {"loss", CD_OPTION_CHOICE, offsetof(moe, loss), "mse", CD_LOSSES, 0, 0, "squared error, inner product with the target, binary or softmax cross-entropy"},
+    {"loss", CD_OPTION_CHOICE, offsetof(moe, loss), "mse", CD_LOSSES, 0, 0,
+     "squared error, inner product with the target, binary or softmax cross-entropy"},
 };
 
 static cddp_status build(cd_model *model, cddp_error *err)
@@ -36,12 +37,14 @@ static cddp_status build(cd_model *model, cddp_error *err)
     for (int64_t e = 0; e < m->experts; e++) {
         CD_TRY(cd_module_push(model->module, err, "%d", (int)e));
         CD_TRY(cd_linear_register(model, &(cd_linear_spec){"up", m->width, m->hidden, true, 1}, &m->expert[e].up, err));
-        CD_TRY(cd_linear_register(model, &(cd_linear_spec){"down", m->hidden, m->width, true, 1}, &m->expert[e].down, err));
+        CD_TRY(cd_linear_register(model, &(cd_linear_spec){"down", m->hidden, m->width, true, 1}, &m->expert[e].down,
+                                  err));
         cd_module_pop(model->module);
     }
     cd_module_pop(model->module);
     CD_TRY(cd_linear_register(model, &(cd_linear_spec){"exit", m->width, m->out, true, 1}, &m->exit, err));
-    CD_TRY(cd_model_add_input(model, &(cd_field){.name = "x", .kind = CD_FIELD_REAL, .dim_count = 1, .sizes = {m->in}}, err));
+    CD_TRY(cd_model_add_input(model, &(cd_field){.name = "x", .kind = CD_FIELD_REAL, .dim_count = 1, .sizes = {m->in}},
+                              err));
     cd_field target = cd_loss_target(m->loss, "out", &m->out, 1);
     return cd_model_add_output(model, &target, err);
 }
@@ -53,7 +56,8 @@ static cddp_status run_expert(const expert *e, cd_graph *graph, cd_value *x, cd_
     return cd_linear_run(graph, &e->down, x, y, err);
 }
 
-static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs, cddp_error *err)
+static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
+                           cddp_error *err)
 {
     const moe *m = model->state;
     cd_value *x = NULL, *logits = NULL, *mixed = NULL, *results[CD_EXPERTS_MAX] = {NULL};
@@ -79,5 +83,13 @@ static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_
     return cd_loss_run(graph, ((const moe *)model->state)->loss, value, target, result, err);
 }
 
-const cd_model_type cd_model_moe = {"moe", "mixture of experts, top-1: experts that nobody chose are unused",
-                                    options, CD_COUNT_OF(options), sizeof(moe), build, forward, losses};
+const cd_model_type cd_model_moe = {
+    .name = "moe",
+    .summary = "mixture of experts, top-1: experts that nobody chose are unused",
+    .options = options,
+    .option_count = CD_COUNT_OF(options),
+    .state_bytes = sizeof(moe),
+    .build = build,
+    .forward = forward,
+    .losses = losses,
+};

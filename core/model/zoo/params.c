@@ -24,10 +24,13 @@ typedef struct params {
 } params;
 
 static const cd_option options[] = {
-    {"list", CD_OPTION_TEXT, offsetof(params, list), "", NULL, 0, 0, "name:shape[:dtype][:usesN][:outputN][:frozen];… as in a:4x3;b:7:f16"},
-    {"count", CD_OPTION_INTEGER, offsetof(params, count), "4", NULL, 1, PARAMETERS_MAX, "without a list: parameters p0, p1, …"},
+    {"list", CD_OPTION_TEXT, offsetof(params, list), "", NULL, 0, 0,
+     "name:shape[:dtype][:usesN][:outputN][:frozen];… as in a:4x3;b:7:f16"},
+    {"count", CD_OPTION_INTEGER, offsetof(params, count), "4", NULL, 1, PARAMETERS_MAX,
+     "without a list: parameters p0, p1, …"},
     {"numel", CD_OPTION_INTEGER, offsetof(params, numel), "5", NULL, 0, 1 << 30, "without a list: elements of each"},
-    {"order", CD_OPTION_INTEGERS, offsetof(params, order), "-1", NULL, -1, PARAMETERS_MAX - 1, "in which order a forward uses them, first to last; -1: as listed"},
+    {"order", CD_OPTION_INTEGERS, offsetof(params, order), "-1", NULL, -1, PARAMETERS_MAX - 1,
+     "in which order a forward uses them, first to last; -1: as listed"},
 };
 
 static const char *const output_names[CD_MODEL_OUTPUTS_MAX] = {
@@ -58,7 +61,8 @@ static cddp_status parse_shape(const char *word, cd_parameter_spec *spec, cddp_e
 static bool parse_dtype(const char *word, cddp_dtype *dtype)
 {
     for (int d = 0; d < CDDP_DTYPE_COUNT; d++)
-        if (strcmp(word, cddp_dtype_name((cddp_dtype)d)) == 0 && (cddp_dtype_is_float((cddp_dtype)d) || d == CDDP_C64)) {
+        if (strcmp(word, cddp_dtype_name((cddp_dtype)d)) == 0 &&
+            (cddp_dtype_is_float((cddp_dtype)d) || d == CDDP_C64)) {
             *dtype = (cddp_dtype)d;
             return true;
         }
@@ -78,26 +82,31 @@ static cddp_status parse_attribute(const char *word, item *it, cddp_error *err)
         return CDDP_OK;
     }
     digits = 0;
-    if (sscanf(word, "output%4d%n", &number, &digits) == 1 && word[digits] == 0 && number >= 0 && number < CD_MODEL_OUTPUTS_MAX) {
+    if (sscanf(word, "output%4d%n", &number, &digits) == 1 && word[digits] == 0 && number >= 0 &&
+        number < CD_MODEL_OUTPUTS_MAX) {
         it->output = number;
         return CDDP_OK;
     }
-    return cd_fail(err, CDDP_E_CONFIG, "model params: \"%s\" of \"%s\" is neither a dtype nor usesN, output0 … output%d, frozen",
-                   word, it->spec.name, CD_MODEL_OUTPUTS_MAX - 1);
+    return cd_fail(err, CDDP_E_CONFIG,
+                   "model params: \"%s\" of \"%s\" is neither a dtype nor usesN, output0 … output%d, frozen", word,
+                   it->spec.name, CD_MODEL_OUTPUTS_MAX - 1);
 }
 
 static cddp_status parse_item(char *text, item *it, cddp_error *err)
 {
     char *colon = strchr(text, ':');
-    if (colon == NULL || colon == text) return cd_fail(err, CDDP_E_CONFIG, "model params: \"%s\" is not name:shape", text);
+    if (colon == NULL || colon == text)
+        return cd_fail(err, CDDP_E_CONFIG, "model params: \"%s\" is not name:shape", text);
     it->spec.name = text;
     for (int word = 0; colon != NULL; word++) {
         char *start = colon + 1;
         *colon = 0;
         colon = strchr(start, ':');
         if (colon != NULL) *colon = 0;
-        if (word == 0) CD_TRY(parse_shape(start, &it->spec, err));
-        else CD_TRY(parse_attribute(start, it, err));
+        if (word == 0)
+            CD_TRY(parse_shape(start, &it->spec, err));
+        else
+            CD_TRY(parse_attribute(start, it, err));
     }
     return CDDP_OK;
 }
@@ -143,7 +152,12 @@ static cddp_status build_count(cd_model *model, const params *m, cddp_error *err
     for (int64_t i = 0; i < m->count; i++) {
         char name[16];
         snprintf(name, sizeof name, "p%d", (int)i);
-        item it = {.spec = {.name = name, .dtype = model->dtype, .dim_count = 1, .sizes = {m->numel}, .init = {CD_INIT_DYADIC, 0}}, .uses = 1};
+        item it = {.spec = {.name = name,
+                            .dtype = model->dtype,
+                            .dim_count = 1,
+                            .sizes = {m->numel},
+                            .init = {CD_INIT_DYADIC, 0}},
+                   .uses = 1};
         CD_TRY(add_item(model, &it, err));
     }
     return CDDP_OK;
@@ -156,7 +170,8 @@ static cddp_status check_order(const cd_model *model, const params *m, cddp_erro
     for (uint32_t i = 0; i < m->order.count; i++) {
         int64_t p = m->order.items[i];
         if (p < 0 || (size_t)p >= model->module->parameter_count || seen[p])
-            return cd_fail(err, CDDP_E_CONFIG, "model params: order names %lld, which is no parameter or named twice", (long long)p);
+            return cd_fail(err, CDDP_E_CONFIG, "model params: order names %lld, which is no parameter or named twice",
+                           (long long)p);
         seen[p] = true;
     }
     if (m->order.count == model->module->parameter_count) return CDDP_OK;
@@ -168,8 +183,10 @@ static cddp_status build(cd_model *model, cddp_error *err)
 {
     params *m = model->state;
     int outputs = 1;
-    if (m->list[0] != 0) CD_TRY(build_list(model, m->list, &outputs, err));
-    else CD_TRY(build_count(model, m, err));
+    if (m->list[0] != 0)
+        CD_TRY(build_list(model, m->list, &outputs, err));
+    else
+        CD_TRY(build_count(model, m, err));
     CD_TRY(check_order(model, m, err));
     CD_TRY(cd_list_add_input(model, err));
     for (int i = 0; i < outputs; i++) {
@@ -179,7 +196,8 @@ static cddp_status build(cd_model *model, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs, cddp_error *err)
+static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
+                           cddp_error *err)
 {
     const params *m = model->state;
     bool listed = m->order.items[0] < 0;
@@ -193,5 +211,13 @@ static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *bat
     return CDDP_OK;
 }
 
-const cd_model_type cd_model_params = {"params", "a free list of parameters: names, shapes, dtypes, uses, outputs, order",
-                                       options, CD_COUNT_OF(options), sizeof(params), build, forward, cd_list_losses};
+const cd_model_type cd_model_params = {
+    .name = "params",
+    .summary = "a free list of parameters: names, shapes, dtypes, uses, outputs, order",
+    .options = options,
+    .option_count = CD_COUNT_OF(options),
+    .state_bytes = sizeof(params),
+    .build = build,
+    .forward = forward,
+    .losses = cd_list_losses,
+};

@@ -19,7 +19,10 @@ cddp_status cd_linear_register(cd_model *model, const cd_linear_spec *spec, cd_l
     uint64_t positions = spec->positions > 0 ? (uint64_t)spec->positions : 1;
     cd_linear_part made = {.has_bias = spec->bias};
     CD_TRY(cd_module_push(model->module, err, "%s", spec->name));
-    cd_parameter_spec p = {.name = "weight", .dtype = model->dtype, .dim_count = 2, .sizes = {spec->out, spec->in},
+    cd_parameter_spec p = {.name = "weight",
+                           .dtype = model->dtype,
+                           .dim_count = 2,
+                           .sizes = {spec->out, spec->in},
                            .init = uniform(spec->in),
                            .forward_cost = 2 * (uint64_t)(spec->out * spec->in) * positions};
     CD_TRY(cd_module_add_parameter(model->module, &p, &made.weight, err));
@@ -50,7 +53,8 @@ cddp_status cd_linear_run(cd_graph *graph, const cd_linear_part *part, cd_value 
     return linear_run(graph, part, x, false, y, err);
 }
 
-cddp_status cd_linear_run_frozen(cd_graph *graph, const cd_linear_part *part, cd_value *x, cd_value **y, cddp_error *err)
+cddp_status cd_linear_run_frozen(cd_graph *graph, const cd_linear_part *part, cd_value *x, cd_value **y,
+                                 cddp_error *err)
 {
     return linear_run(graph, part, x, true, y, err);
 }
@@ -60,8 +64,11 @@ cddp_status cd_conv_register(cd_model *model, const cd_conv_spec *spec, cd_conv_
     cd_conv_part made = {.parameters.has_bias = true, .conv = {spec->stride, spec->padding}};
     int64_t fan_in = spec->in * spec->kernel * spec->kernel;
     CD_TRY(cd_module_push(model->module, err, "%s", spec->name));
-    cd_parameter_spec p = {.name = "weight", .dtype = model->dtype, .dim_count = 4,
-                           .sizes = {spec->out, spec->in, spec->kernel, spec->kernel}, .init = uniform(fan_in),
+    cd_parameter_spec p = {.name = "weight",
+                           .dtype = model->dtype,
+                           .dim_count = 4,
+                           .sizes = {spec->out, spec->in, spec->kernel, spec->kernel},
+                           .init = uniform(fan_in),
                            .forward_cost = 2 * (uint64_t)(spec->out * fan_in * spec->positions)};
     CD_TRY(cd_module_add_parameter(model->module, &p, &made.parameters.weight, err));
     p.name = "bias", p.dim_count = 1, p.forward_cost = (uint64_t)(spec->out * spec->positions);
@@ -71,7 +78,8 @@ cddp_status cd_conv_register(cd_model *model, const cd_conv_spec *spec, cd_conv_
     return CDDP_OK;
 }
 
-cddp_status cd_conv_run(cd_graph *graph, const cd_conv_part *part, cd_value *x, bool frozen, cd_value **y, cddp_error *err)
+cddp_status cd_conv_run(cd_graph *graph, const cd_conv_part *part, cd_value *x, bool frozen, cd_value **y,
+                        cddp_error *err)
 {
     cd_value *operands[3] = {x};
     CD_TRY(parameter(graph, part->parameters.weight, frozen, &operands[1], err));
@@ -79,11 +87,13 @@ cddp_status cd_conv_run(cd_graph *graph, const cd_conv_part *part, cd_value *x, 
     return cd_conv2d_layer(graph, operands, &part->conv, y, err);
 }
 
-cddp_status cd_layer_norm_register(cd_model *model, const char *name, int64_t width, cd_layer_norm_part *part, cddp_error *err)
+cddp_status cd_layer_norm_register(cd_model *model, const char *name, int64_t width, cd_layer_norm_part *part,
+                                   cddp_error *err)
 {
     cd_layer_norm_part made = {0};
     CD_TRY(cd_module_push(model->module, err, "%s", name));
-    cd_parameter_spec p = {.name = "weight", .dtype = model->dtype, .dim_count = 1, .sizes = {width}, .init = {CD_INIT_ONE, 0}};
+    cd_parameter_spec p = {
+        .name = "weight", .dtype = model->dtype, .dim_count = 1, .sizes = {width}, .init = {CD_INIT_ONE, 0}};
     CD_TRY(cd_module_add_parameter(model->module, &p, &made.weight, err));
     p.name = "bias", p.init.kind = CD_INIT_ZERO;
     CD_TRY(cd_module_add_parameter(model->module, &p, &made.bias, err));
@@ -92,7 +102,8 @@ cddp_status cd_layer_norm_register(cd_model *model, const char *name, int64_t wi
     return CDDP_OK;
 }
 
-cddp_status cd_layer_norm_run(cd_graph *graph, const cd_layer_norm_part *part, cd_value *x, cd_value **y, cddp_error *err)
+cddp_status cd_layer_norm_run(cd_graph *graph, const cd_layer_norm_part *part, cd_value *x, cd_value **y,
+                              cddp_error *err)
 {
     cd_value *weight = NULL, *bias = NULL;
     CD_TRY(cd_graph_parameter(graph, part->weight, &weight, err));
@@ -110,8 +121,12 @@ cddp_status cd_table_register(cd_model *model, const char *name, int64_t rows, i
         return cd_fail(err, CDDP_E_CONFIG, "model %s: sparse gradients need f32 or f64 parameters, not %s",
                        model->type->name, cddp_dtype_name(model->dtype));
     CD_TRY(cd_module_push(model->module, err, "%s", name));
-    cd_parameter_spec p = {.name = "weight", .dtype = model->dtype, .dim_count = 2, .sizes = {rows, width},
-                           .init = {CD_INIT_UNIFORM, 0.125}, .expect_sparse = sparse,
+    cd_parameter_spec p = {.name = "weight",
+                           .dtype = model->dtype,
+                           .dim_count = 2,
+                           .sizes = {rows, width},
+                           .init = {CD_INIT_UNIFORM, 0.125},
+                           .expect_sparse = sparse,
                            .forward_cost = (uint64_t)(width > 0 ? width : 1)};
     CD_TRY(cd_module_add_parameter(model->module, &p, weight, err));
     cd_module_pop(model->module);
@@ -130,8 +145,8 @@ cddp_status cd_activation_run(cd_graph *graph, int64_t activation, cd_value *x, 
 cddp_status cd_loss_run(cd_graph *graph, int64_t loss, cd_value *y, const cddp_tensor *target, cd_value **losses,
                         cddp_error *err)
 {
-    static cddp_status (*const layers[])(cd_graph *, cd_value *, cd_value *, cd_value **, cddp_error *) = {
-        cd_squared_error, cd_inner_product, cd_bce_with_logits};
+    static cddp_status (*const layers[])(cd_graph *, cd_value *, cd_value *, cd_value **,
+                                         cddp_error *) = {cd_squared_error, cd_inner_product, cd_bce_with_logits};
     if (loss == CD_LOSS_CE) return cd_cross_entropy(graph, y, target, losses, err);
     cd_value *wanted = NULL;
     CD_TRY(cd_graph_input(graph, target, &wanted, err));

@@ -18,10 +18,13 @@ typedef struct cd_linear_spec {
     bool bias;
     int64_t positions; /* how often it runs per sample, for the cost; 0: once */
 } cd_linear_spec;
-cddp_status cd_linear_register(cd_model *model, const cd_linear_spec *spec, cd_linear_part *part, cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_linear_run(cd_graph *graph, const cd_linear_part *part, cd_value *x, cd_value **y, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_linear_register(cd_model *model, const cd_linear_spec *spec, cd_linear_part *part,
+                               cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_linear_run(cd_graph *graph, const cd_linear_part *part, cd_value *x, cd_value **y,
+                          cddp_error *err) CDDP_MUST_CHECK;
 /* With the parameters as constants: they get no gradient. */
-cddp_status cd_linear_run_frozen(cd_graph *graph, const cd_linear_part *part, cd_value *x, cd_value **y, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_linear_run_frozen(cd_graph *graph, const cd_linear_part *part, cd_value *x, cd_value **y,
+                                 cddp_error *err) CDDP_MUST_CHECK;
 
 typedef struct cd_conv_part {
     cd_linear_part parameters;
@@ -32,14 +35,18 @@ typedef struct cd_conv_spec {
     int64_t in, out, kernel, stride, padding;
     int64_t positions; /* of the output plane, for the cost */
 } cd_conv_spec;
-cddp_status cd_conv_register(cd_model *model, const cd_conv_spec *spec, cd_conv_part *part, cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_conv_run(cd_graph *graph, const cd_conv_part *part, cd_value *x, bool frozen, cd_value **y, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_conv_register(cd_model *model, const cd_conv_spec *spec, cd_conv_part *part,
+                             cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_conv_run(cd_graph *graph, const cd_conv_part *part, cd_value *x, bool frozen, cd_value **y,
+                        cddp_error *err) CDDP_MUST_CHECK;
 
 typedef struct cd_layer_norm_part {
     uint32_t weight, bias;
 } cd_layer_norm_part;
-cddp_status cd_layer_norm_register(cd_model *model, const char *name, int64_t width, cd_layer_norm_part *part, cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_layer_norm_run(cd_graph *graph, const cd_layer_norm_part *part, cd_value *x, cd_value **y, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_layer_norm_register(cd_model *model, const char *name, int64_t width, cd_layer_norm_part *part,
+                                   cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_layer_norm_run(cd_graph *graph, const cd_layer_norm_part *part, cd_value *x, cd_value **y,
+                              cddp_error *err) CDDP_MUST_CHECK;
 
 /* "<name>.weight" (rows, width), uniform in [-1/8, 1/8). */
 cddp_status cd_table_register(cd_model *model, const char *name, int64_t rows, int64_t width, bool sparse,
@@ -47,7 +54,8 @@ cddp_status cd_table_register(cd_model *model, const char *name, int64_t rows, i
 
 /* "none|relu|gelu|tanh|sigmoid" by position. */
 #define CD_ACTIVATIONS "none|relu|gelu|tanh|sigmoid"
-cddp_status cd_activation_run(cd_graph *graph, int64_t activation, cd_value *x, cd_value **y, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_activation_run(cd_graph *graph, int64_t activation, cd_value *x, cd_value **y,
+                              cddp_error *err) CDDP_MUST_CHECK;
 
 /* "mse|dot|bce|ce" by position: real targets but for ce. */
 #define CD_LOSSES "mse|dot|bce|ce"

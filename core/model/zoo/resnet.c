@@ -30,7 +30,8 @@ static cddp_status add_conv_norm(cd_model *model, const conv_norm *c, cddp_error
 {
     cd_batch_norm norm;
     CD_TRY(cd_module_push(model->module, err, "%s", c->conv));
-    CD_TRY(cd_list_add(model, &(cd_list_item){"weight", 4, {c->out, c->in, c->kernel, c->kernel}, c->side * c->side}, err));
+    CD_TRY(cd_list_add(model, &(cd_list_item){"weight", 4, {c->out, c->in, c->kernel, c->kernel}, c->side * c->side},
+                       err));
     cd_module_pop(model->module);
     CD_TRY(cd_module_push(model->module, err, "%s", c->norm));
     CD_TRY(cd_batch_norm_register(model->module, c->out, model->dtype, &norm, err));
@@ -88,5 +89,13 @@ static cddp_status build(cd_model *model, cddp_error *err)
     return cd_list_finish(model, err);
 }
 
-const cd_model_type cd_model_resnet = {"resnet", "list: ResNet-18, -50, -152 (torchvision), with batch norm buffers",
-                                       options, CD_COUNT_OF(options), sizeof(resnet), build, cd_list_forward, cd_list_losses};
+const cd_model_type cd_model_resnet = {
+    .name = "resnet",
+    .summary = "list: ResNet-18, -50, -152 (torchvision), with batch norm buffers",
+    .options = options,
+    .option_count = CD_COUNT_OF(options),
+    .state_bytes = sizeof(resnet),
+    .build = build,
+    .forward = cd_list_forward,
+    .losses = cd_list_losses,
+};

@@ -31,14 +31,19 @@ typedef struct transformer {
 static const cd_option options[] = {
     {"vocabulary", CD_OPTION_INTEGER, offsetof(transformer, vocabulary), "16", NULL, 2, 1 << 17, "tokens"},
     {"positions", CD_OPTION_INTEGER, offsetof(transformer, positions), "6", NULL, 1, 4096, "of every sample"},
-    {"width", CD_OPTION_INTEGER, offsetof(transformer, width), "8", NULL, 1, 8192, "of the residual stream; a multiple of heads"},
+    {"width", CD_OPTION_INTEGER, offsetof(transformer, width), "8", NULL, 1, 8192,
+     "of the residual stream; a multiple of heads"},
     {"heads", CD_OPTION_INTEGER, offsetof(transformer, heads), "2", NULL, 1, 128, "of every attention"},
     {"layers", CD_OPTION_INTEGER, offsetof(transformer, layers), "2", NULL, 1, BLOCKS_MAX, "blocks"},
     {"causal", CD_OPTION_INTEGER, offsetof(transformer, causal), "1", NULL, 0, 1, "a position sees only earlier ones"},
-    {"dropout", CD_OPTION_REAL, offsetof(transformer, dropout), "0", NULL, 0, 0.99, "probability of zeroing an element before it joins the residual stream"},
-    {"checkpoint", CD_OPTION_CHOICE, offsetof(transformer, checkpoint), "none", "none|reentrant|non_reentrant", 0, 0, "activation checkpointing of every block"},
-    {"sparse", CD_OPTION_INTEGER, offsetof(transformer, sparse), "0", NULL, 0, 1, "the token table has sparse gradients"},
-    {"ragged", CD_OPTION_INTEGER, offsetof(transformer, ragged), "0", NULL, 0, 1, "samples have 1 to positions tokens that count"},
+    {"dropout", CD_OPTION_REAL, offsetof(transformer, dropout), "0", NULL, 0, 0.99,
+     "probability of zeroing an element before it joins the residual stream"},
+    {"checkpoint", CD_OPTION_CHOICE, offsetof(transformer, checkpoint), "none", "none|reentrant|non_reentrant", 0, 0,
+     "activation checkpointing of every block"},
+    {"sparse", CD_OPTION_INTEGER, offsetof(transformer, sparse), "0", NULL, 0, 1,
+     "the token table has sparse gradients"},
+    {"ragged", CD_OPTION_INTEGER, offsetof(transformer, ragged), "0", NULL, 0, 1,
+     "samples have 1 to positions tokens that count"},
 };
 
 static cddp_status build_block(cd_model *model, transformer *m, uint32_t i, cddp_error *err)
@@ -68,8 +73,13 @@ static cddp_status build(cd_model *model, cddp_error *err)
     CD_TRY(cd_table_register(model, "places", m->positions, m->width, false, &m->places, err));
     for (uint32_t i = 0; i < m->layers; i++) CD_TRY(build_block(model, m, i, err));
     CD_TRY(cd_layer_norm_register(model, "norm", m->width, &m->last_norm, err));
-    CD_TRY(cd_linear_register(model, &(cd_linear_spec){"head", m->width, m->vocabulary, false, m->positions}, &m->head, err));
-    cd_field input = {.name = "tokens", .kind = CD_FIELD_CLASS, .dim_count = 1, .sizes = {m->positions}, .class_count = m->vocabulary};
+    CD_TRY(cd_linear_register(model, &(cd_linear_spec){"head", m->width, m->vocabulary, false, m->positions}, &m->head,
+                              err));
+    cd_field input = {.name = "tokens",
+                      .kind = CD_FIELD_CLASS,
+                      .dim_count = 1,
+                      .sizes = {m->positions},
+                      .class_count = m->vocabulary};
     CD_TRY(cd_model_add_input(model, &input, err));
     input.name = "out";
     input.ragged = m->ragged != 0;
@@ -83,8 +93,8 @@ typedef struct block_part {
 } block_part;
 
 /* x + dropout(y) */
-static cddp_status join(cd_graph *graph, const block_part *part, uint64_t layer, cd_value *const pair[2], cd_value **sum,
-                        cddp_error *err)
+static cddp_status join(cd_graph *graph, const block_part *part, uint64_t layer, cd_value *const pair[2],
+                        cd_value **sum, cddp_error *err)
 {
     const transformer *m = part->model->state;
     cd_dropout dropout = {m->dropout, part->model->seed, layer, part->batch->iteration, part->batch->sample_ids};
@@ -127,7 +137,8 @@ static cddp_status embed(cd_model *model, cd_graph *graph, const cd_batch *batch
     return cd_add(graph, rows, at, x, err);
 }
 
-static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs, cddp_error *err)
+static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
+                           cddp_error *err)
 {
     const transformer *m = model->state;
     cd_value *x = NULL;
@@ -155,5 +166,12 @@ static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_
 }
 
 const cd_model_type cd_model_transformer = {
-    "transformer", "a small decoder: embeddings, attention blocks, a vocabulary head; loss summed over tokens",
-    options, CD_COUNT_OF(options), sizeof(transformer), build, forward, losses};
+    .name = "transformer",
+    .summary = "a small decoder: embeddings, attention blocks, a vocabulary head; loss summed over tokens",
+    .options = options,
+    .option_count = CD_COUNT_OF(options),
+    .state_bytes = sizeof(transformer),
+    .build = build,
+    .forward = forward,
+    .losses = losses,
+};

@@ -41,7 +41,8 @@ void assert_golden(const char *path, const char *key, const cddp_tensor *t)
     for (int64_t i = 0; i < cddp_tensor_numel(t); i++) {
         char *end = NULL;
         double wanted = strtod(text, &end), got = cd_element_get(t->dtype, element(t, i));
-        if (end == text) fail_msg("%s: PyTorch has %lld numbers, we have %lld", key, (long long)i, (long long)cddp_tensor_numel(t));
+        if (end == text)
+            fail_msg("%s: PyTorch has %lld numbers, we have %lld", key, (long long)i, (long long)cddp_tensor_numel(t));
         if (!(fabs(got - wanted) <= 1e-12 * (1 + fabs(wanted))))
             fail_msg("%s element %lld: PyTorch %.17g, here %.17g", key, (long long)i, wanted, got);
         text = end;
@@ -50,14 +51,12 @@ void assert_golden(const char *path, const char *key, const cddp_tensor *t)
     if (*text != 0) fail_msg("%s: PyTorch has more than our %lld numbers", key, (long long)cddp_tensor_numel(t));
 }
 
-double pattern(int64_t index, int64_t salt)
-{
-    return (double)((index * 37 + salt * 101) % 64 - 31) / 16;
-}
+double pattern(int64_t index, int64_t salt) { return (double)((index * 37 + salt * 101) % 64 - 31) / 16; }
 
 void fill_pattern(const cddp_tensor *t, int64_t salt, double divisor)
 {
-    for (int64_t i = 0; i < cddp_tensor_numel(t); i++) cd_element_set(t->dtype, element(t, i), pattern(i, salt) / divisor);
+    for (int64_t i = 0; i < cddp_tensor_numel(t); i++)
+        cd_element_set(t->dtype, element(t, i), pattern(i, salt) / divisor);
 }
 
 void fill_classes(const cddp_tensor *t, int64_t count, int64_t factor, int64_t start)

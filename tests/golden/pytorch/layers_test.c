@@ -30,16 +30,28 @@ typedef struct run {
 typedef cddp_status (*layer_fn)(run *r, cd_value **y);
 
 static cddp_status linear(run *r, cd_value **y) { return cd_linear(r->graph, r->p[0], r->p[1], r->p[2], y, &r->err); }
-static cddp_status conv(run *r, cd_value **y) { return cd_conv2d_layer(r->graph, r->p, &(cd_conv2d){1, 1}, y, &r->err); }
-static cddp_status conv_stride(run *r, cd_value **y) { return cd_conv2d_layer(r->graph, r->p, &(cd_conv2d){2, 0}, y, &r->err); }
+static cddp_status conv(run *r, cd_value **y)
+{
+    return cd_conv2d_layer(r->graph, r->p, &(cd_conv2d){1, 1}, y, &r->err);
+}
+static cddp_status conv_stride(run *r, cd_value **y)
+{
+    return cd_conv2d_layer(r->graph, r->p, &(cd_conv2d){2, 0}, y, &r->err);
+}
 static cddp_status pool(run *r, cd_value **y) { return cd_average_pool2d(r->graph, r->p[0], 2, y, &r->err); }
 static cddp_status upsample(run *r, cd_value **y) { return cd_upsample2d(r->graph, r->p[0], 2, y, &r->err); }
 static cddp_status relu(run *r, cd_value **y) { return cd_relu(r->graph, r->p[0], y, &r->err); }
 static cddp_status gelu(run *r, cd_value **y) { return cd_gelu_layer(r->graph, r->p[0], y, &r->err); }
 static cddp_status hyperbolic(run *r, cd_value **y) { return cd_tanh_layer(r->graph, r->p[0], y, &r->err); }
 static cddp_status sigmoid(run *r, cd_value **y) { return cd_sigmoid_layer(r->graph, r->p[0], y, &r->err); }
-static cddp_status layer_norm(run *r, cd_value **y) { return cd_layer_norm(r->graph, r->p[0], r->p[1], r->p[2], y, &r->err); }
-static cddp_status batch_norm(run *r, cd_value **y) { return cd_batch_norm_layer(r->graph, r->p[0], &r->norm, y, &r->err); }
+static cddp_status layer_norm(run *r, cd_value **y)
+{
+    return cd_layer_norm(r->graph, r->p[0], r->p[1], r->p[2], y, &r->err);
+}
+static cddp_status batch_norm(run *r, cd_value **y)
+{
+    return cd_batch_norm_layer(r->graph, r->p[0], &r->norm, y, &r->err);
+}
 
 static cddp_status batch_norm_evaluation(run *r, cd_value **y)
 {
@@ -47,8 +59,14 @@ static cddp_status batch_norm_evaluation(run *r, cd_value **y)
     return cd_batch_norm_layer(r->graph, r->p[0], &r->norm, y, &r->err);
 }
 
-static cddp_status attention(run *r, cd_value **y) { return cd_attention_layer(r->graph, r->p[0], &(cd_attention){2, false}, y, &r->err); }
-static cddp_status causal(run *r, cd_value **y) { return cd_attention_layer(r->graph, r->p[0], &(cd_attention){1, true}, y, &r->err); }
+static cddp_status attention(run *r, cd_value **y)
+{
+    return cd_attention_layer(r->graph, r->p[0], &(cd_attention){2, false}, y, &r->err);
+}
+static cddp_status causal(run *r, cd_value **y)
+{
+    return cd_attention_layer(r->graph, r->p[0], &(cd_attention){1, true}, y, &r->err);
+}
 
 static cddp_status look_up(run *r, bool bag, bool sparse, cd_value **y)
 {
@@ -63,13 +81,15 @@ static cddp_status embedding(run *r, cd_value **y) { return look_up(r, false, fa
 static cddp_status embedding_bag(run *r, cd_value **y) { return look_up(r, true, false, y); }
 static cddp_status embedding_bag_sparse(run *r, cd_value **y) { return look_up(r, true, true, y); }
 
-static cddp_status pair_loss(run *r, cddp_status (*loss)(cd_graph *, cd_value *, cd_value *, cd_value **, cddp_error *), cd_value **y)
+static cddp_status pair_loss(run *r, cddp_status (*loss)(cd_graph *, cd_value *, cd_value *, cd_value **, cddp_error *),
+                             cd_value **y)
 {
     const cddp_tensor *x = &r->p[0]->tensor;
     cddp_tensor t;
     cd_value *target = NULL;
     cddp_status status = cd_graph_tensor(r->graph, CDDP_F64, x->sizes, x->dim_count, &t, &r->err);
-    for (int64_t i = 0; status == CDDP_OK && i < cddp_tensor_numel(&t); i++) ((double *)t.storage)[i] = (pattern(i, 60) + 2) / 4;
+    for (int64_t i = 0; status == CDDP_OK && i < cddp_tensor_numel(&t); i++)
+        ((double *)t.storage)[i] = (pattern(i, 60) + 2) / 4;
     if (status == CDDP_OK) status = cd_graph_input(r->graph, &t, &target, &r->err);
     return status == CDDP_OK ? loss(r->graph, r->p[0], target, y, &r->err) : status;
 }
@@ -172,7 +192,8 @@ static const cddp_tensor *densify(const cd_parameter *p, cddp_tensor *dense, dou
     int64_t width = cd_tensor_row_numel(dense);
     const int64_t *rows = cd_tensor_data(&p->grad.rows);
     for (int64_t i = 0; i < p->grad.rows.sizes[0]; i++)
-        memcpy(storage + rows[i] * width, (double *)cd_tensor_data(&p->grad.value) + i * width, (size_t)width * sizeof *storage);
+        memcpy(storage + rows[i] * width, (double *)cd_tensor_data(&p->grad.value) + i * width,
+               (size_t)width * sizeof *storage);
     return dense;
 }
 

@@ -46,12 +46,15 @@ static cddp_status note(void *context, uint32_t parameter, cddp_grad *grad, cddp
 static void fill_fields(const cd_model *model, cd_batch *batch)
 {
     for (uint32_t i = 0; i < model->input_count; i++) {
-        if (model->inputs[i].kind == CD_FIELD_REAL) fill_pattern(&batch->inputs[i], 90 + i, 1);
-        else fill_classes(&batch->inputs[i], model->inputs[i].class_count, 7, 3);
+        if (model->inputs[i].kind == CD_FIELD_REAL)
+            fill_pattern(&batch->inputs[i], 90 + i, 1);
+        else
+            fill_classes(&batch->inputs[i], model->inputs[i].class_count, 7, 3);
     }
     for (uint32_t i = 0; i < model->output_count; i++) {
         if (model->targets[i].kind == CD_FIELD_REAL) fill_pattern(&batch->targets[i], 80, 1);
-        if (model->targets[i].kind == CD_FIELD_CLASS) fill_classes(&batch->targets[i], model->targets[i].class_count, 5, 1);
+        if (model->targets[i].kind == CD_FIELD_CLASS)
+            fill_classes(&batch->targets[i], model->targets[i].class_count, 5, 1);
     }
 }
 
@@ -61,8 +64,10 @@ static cd_value *run(cd_model *model, cd_graph *graph, uint32_t branch, cddp_err
     cd_outputs outputs;
     cd_value *loss = NULL;
     cd_prng prng = cd_prng_seed(1);
-    cd_batch_request request = {.sample_ids = (const int64_t[SAMPLES]){0, 1, 2}, .sample_count = SAMPLES, .prng = &prng};
-    for (uint32_t p = 0; p < model->module->parameter_count; p++) fill_pattern(&model->module->parameters[p].tensor, p, 8);
+    cd_batch_request request = {
+        .sample_ids = (const int64_t[SAMPLES]){0, 1, 2}, .sample_count = SAMPLES, .prng = &prng};
+    for (uint32_t p = 0; p < model->module->parameter_count; p++)
+        fill_pattern(&model->module->parameters[p].tensor, p, 8);
     assert_ok(cd_batch_make(graph, model, &request, &batch, err), err);
     fill_fields(model, &batch);
     batch.branch = branch;
@@ -81,8 +86,11 @@ TEST(models, agree_with_pytorch_in_gradients_and_in_order_of_arrival)
         cd_model *model = NULL;
         cd_graph *graph = NULL;
         cd_prng prng = cd_prng_seed(1);
-        cd_model_options options = {.name = cases[k].name, .options = cases[k].options, .dtype = CDDP_F64,
-                                    .device = cddp_device_cpu(), .prng = &prng};
+        cd_model_options options = {.name = cases[k].name,
+                                    .options = cases[k].options,
+                                    .dtype = CDDP_F64,
+                                    .device = cddp_device_cpu(),
+                                    .prng = &prng};
         cd_test_row("%s", cases[k].golden);
         assert_ok(cd_model_create(&options, &model, &err), &err);
         assert_ok(cd_graph_create(model->module, NULL, &graph, &err), &err);
@@ -98,8 +106,10 @@ TEST(models, agree_with_pytorch_in_gradients_and_in_order_of_arrival)
         for (size_t p = 0; p < model->module->parameter_count; p++) {
             const cd_parameter *parameter = &model->module->parameters[p];
             snprintf(key, sizeof key, "%s.%s", cases[k].golden, parameter->name);
-            if (parameter->grad.kind == CDDP_GRAD_DENSE) assert_golden(path, key, &parameter->grad.value);
-            else assert_null(golden_text(path, key));
+            if (parameter->grad.kind == CDDP_GRAD_DENSE)
+                assert_golden(path, key, &parameter->grad.value);
+            else
+                assert_null(golden_text(path, key));
         }
         cd_graph_destroy(graph);
         cd_model_destroy(model);

@@ -74,7 +74,8 @@ TEST(slot, zeroed_stays_defined_and_none_stays_none)
 {
     fixture f;
     fixture_open(&f);
-    uint32_t p = fixture_parameter(&f, "p", CDDP_F32, (const int64_t[1]){2}, 1), q = fixture_parameter(&f, "q", CDDP_F32, (const int64_t[1]){2}, 1);
+    uint32_t p = fixture_parameter(&f, "p", CDDP_F32, (const int64_t[1]){2}, 1),
+             q = fixture_parameter(&f, "q", CDDP_F32, (const int64_t[1]){2}, 1);
     fixture_begin(&f);
     assert_ok(backward_from(&f, use(&f, p, 1, (const double[]){2}), false), &f.err);
     assert_ok(cd_module_zero_grad(f.module, CD_ZERO_GRAD_TO_ZERO, &f.err), &f.err);
@@ -106,7 +107,8 @@ TEST(empty, parameters_get_a_defined_empty_gradient)
     uint32_t p = fixture_parameter(&f, "p", CDDP_F32, (const int64_t[2]){0, 3}, 2);
     fixture_begin(&f);
     arrivals_listen(&f, &a);
-    for (int round = 0; round < 2; round++) assert_ok(backward_from(&f, use(&f, p, 1, (const double[]){1}), false), &f.err);
+    for (int round = 0; round < 2; round++)
+        assert_ok(backward_from(&f, use(&f, p, 1, (const double[]){1}), false), &f.err);
     assert_int_equal(a.count, 2);
     assert_int_equal(f.module->parameters[p].grad.kind, CDDP_GRAD_DENSE);
     assert_int_equal(cddp_tensor_numel(&f.module->parameters[p].grad.value), 0);
@@ -176,7 +178,8 @@ TEST(sparse, gradients_accumulate_as_the_union_of_rows)
     fixture_begin(&f);
     assert_ok(backward_from(&f, look_up(&f, p, (const int64_t[]){4, 1}, 2), false), &f.err);
     assert_ok(backward_from(&f, look_up(&f, p, (const int64_t[]){5, 4}, 2), false), &f.err);
-    assert_rows(&f.module->parameters[p].grad, (const int64_t[]){1, 4, 5}, (const double[]){4, 8, 1 + 4, 2 + 8, 1, 2}, 3);
+    assert_rows(&f.module->parameters[p].grad, (const int64_t[]){1, 4, 5}, (const double[]){4, 8, 1 + 4, 2 + 8, 1, 2},
+                3);
     fixture_close(&f);
 }
 
@@ -205,8 +208,10 @@ TEST(sparse, gradients_are_scattered_into_dense_ones_and_dense_ones_make_sparse_
         uint32_t p = fixture_parameter(&f, "table", CDDP_F32, (const int64_t[2]){3, 2}, 2);
         fixture_begin(&f);
         for (int k = 0; k < 2; k++) {
-            if (k == dense_first) assert_ok(backward_from(&f, look_up(&f, p, (const int64_t[]){2}, 1), false), &f.err);
-            else assert_ok(backward_from(&f, use(&f, p, 1, (const double[]){8}), false), &f.err);
+            if (k == dense_first)
+                assert_ok(backward_from(&f, look_up(&f, p, (const int64_t[]){2}, 1), false), &f.err);
+            else
+                assert_ok(backward_from(&f, use(&f, p, 1, (const double[]){8}), false), &f.err);
         }
         const cddp_grad *grad = &f.module->parameters[p].grad;
         assert_int_equal(grad->kind, CDDP_GRAD_DENSE);
@@ -240,8 +245,12 @@ TEST(devices_without_numbers, ask_the_world_what_every_firing_contributes)
     cd_model *model = NULL;
     cd_graph *graph = NULL;
     cd_watch_allocator_init(&watch, cddp_allocator_default());
-    cd_model_options options = {.name = "params", .options = "list=a:4;b:2:uses0;c:3", .dtype = CDDP_F32, .device = cddp_device_shape(),
-                                .allocator = &watch.table, .prng = &prng};
+    cd_model_options options = {.name = "params",
+                                .options = "list=a:4;b:2:uses0;c:3",
+                                .dtype = CDDP_F32,
+                                .device = cddp_device_shape(),
+                                .allocator = &watch.table,
+                                .prng = &prng};
     assert_ok(cd_model_create(&options, &model, &err), &err);
     assert_ok(cd_graph_create(model->module, &watch.table, &graph, &err), &err);
     fresh_log log = {.count = 0};
@@ -273,8 +282,9 @@ TEST(devices_without_numbers, ask_the_world_what_every_firing_contributes)
 }
 
 TEST_MAIN(ROW(slot, is_added_to_in_place_wherever_its_value_lies),
-          ROW(slot, is_born_in_home_and_keeps_its_storage_when_dropped), ROW(slot, zeroed_stays_defined_and_none_stays_none),
-          ROW(complex, parameters_receive_their_constants), ROW(empty, parameters_get_a_defined_empty_gradient),
+          ROW(slot, is_born_in_home_and_keeps_its_storage_when_dropped),
+          ROW(slot, zeroed_stays_defined_and_none_stays_none), ROW(complex, parameters_receive_their_constants),
+          ROW(empty, parameters_get_a_defined_empty_gradient),
           ROW(half, parameters_compute_in_f32_and_round_their_gradient_once),
           ROW(sparse, gradients_have_the_rows_that_were_used_increasing_and_summed),
           ROW(sparse, gradients_accumulate_as_the_union_of_rows),

@@ -22,7 +22,8 @@ static void three_open(three *t)
     static const char *const names[6] = {"0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias"};
     memset(t, 0, sizeof *t);
     fixture_open(&t->f);
-    for (uint32_t i = 0; i < 6; i++) fixture_parameter(&t->f, names[i], CDDP_F32, (const int64_t[2]){3, 3}, i % 2 == 0 ? 2 : 1);
+    for (uint32_t i = 0; i < 6; i++)
+        fixture_parameter(&t->f, names[i], CDDP_F32, (const int64_t[2]){3, 3}, i % 2 == 0 ? 2 : 1);
     fixture_begin(&t->f);
     arrivals_listen(&t->f, &t->a);
 }
@@ -76,7 +77,8 @@ TEST(ready_order, may_be_given_and_the_rest_follows_by_priority)
     three_open(&t);
     cd_value *loss = sum_of(&t.f, three_forward(&t));
     const uint32_t given[] = {0, 4, 2};
-    cd_backward_options options = {.roots = &loss, .root_count = 1, .order = CD_READY_GIVEN, .given = given, .given_count = 3};
+    cd_backward_options options = {
+        .roots = &loss, .root_count = 1, .order = CD_READY_GIVEN, .given = given, .given_count = 3};
     assert_ok(cd_graph_backward(t.f.graph, &options, &t.f.err), &t.f.err);
     assert_order(&t.a, (const uint32_t[]){0, 4, 2, 5, 3, 1}, 6);
     fixture_close(&t.f);
@@ -132,14 +134,19 @@ TEST(gradients, do_not_depend_on_the_ready_order)
         three_open(&t);
         cd_value *loss = sum_of(&t.f, three_forward(&t));
         const uint32_t given[] = {3, 0};
-        cd_backward_options options = {.roots = &loss, .root_count = 1, .order = run ? CD_READY_GIVEN : CD_READY_PRIORITY,
-                                       .given = given, .given_count = 2};
+        cd_backward_options options = {.roots = &loss,
+                                       .root_count = 1,
+                                       .order = run ? CD_READY_GIVEN : CD_READY_PRIORITY,
+                                       .given = given,
+                                       .given_count = 2};
         assert_ok(cd_graph_backward(t.f.graph, &options, &t.f.err), &t.f.err);
         for (int p = 0; p < 6; p++)
             for (int i = 0; i < (p % 2 == 0 ? 9 : 3); i++) {
                 double g = element_get(&t.f.module->parameters[p].grad.value, i);
-                if (run == 0) first[p][i] = g;
-                else assert_true(first[p][i] == g);
+                if (run == 0)
+                    first[p][i] = g;
+                else
+                    assert_true(first[p][i] == g);
             }
         fixture_close(&t.f);
     }
@@ -166,7 +173,8 @@ TEST(backward, refuses_roots_without_history_and_roots_that_are_not_scalars)
     three_open(&t);
     cd_value *x = constant(&t.f, (const int64_t[2]){2, 3}, 2), *y = run_layer(&t.f, 0, x);
     assert_fails(backward_from(&t.f, x, false), CDDP_E_STATE, &t.f.err, "does not require grad");
-    assert_fails(backward_from(&t.f, y, false), CDDP_E_STATE, &t.f.err, "only for scalar outputs; root 0 has sizes (2, 3)");
+    assert_fails(backward_from(&t.f, y, false), CDDP_E_STATE, &t.f.err,
+                 "only for scalar outputs; root 0 has sizes (2, 3)");
     assert_int_equal(t.a.count, 0);
     fixture_close(&t.f);
 }
@@ -264,8 +272,10 @@ TEST(sink, makes_separate_backwards_over_two_outputs_fail)
         if (with_sink) assert_ok(cd_sink(t.f.graph, outputs, 2, &t.f.err), &t.f.err);
         for (int i = 0; i < 2; i++) losses[i] = sum_of(&t.f, outputs[i]);
         assert_ok(backward_from(&t.f, losses[0], false), &t.f.err);
-        if (with_sink) assert_fails(backward_from(&t.f, losses[1], false), CDDP_E_STATE, &t.f.err, "a second time");
-        else assert_ok(backward_from(&t.f, losses[1], false), &t.f.err);
+        if (with_sink)
+            assert_fails(backward_from(&t.f, losses[1], false), CDDP_E_STATE, &t.f.err, "a second time");
+        else
+            assert_ok(backward_from(&t.f, losses[1], false), &t.f.err);
         fixture_close(&t.f);
     }
 }
@@ -274,7 +284,8 @@ TEST(sink, leaves_outputs_without_history_untouched)
 {
     three t;
     three_open(&t);
-    cd_value *outputs[2] = {constant(&t.f, (const int64_t[2]){2, 3}, 2), three_forward(&t)}, *before = outputs[0], *other = outputs[1];
+    cd_value *outputs[2] = {constant(&t.f, (const int64_t[2]){2, 3}, 2), three_forward(&t)}, *before = outputs[0],
+             *other = outputs[1];
     assert_ok(cd_sink(t.f.graph, outputs, 2, &t.f.err), &t.f.err);
     assert_ptr_equal(outputs[0], before);
     assert_ptr_not_equal(outputs[1], other);
@@ -407,7 +418,8 @@ static cd_value *checkpointed_forward(three *t, part *p, cd_checkpoint_kind kind
 TEST(checkpoint, of_both_kinds_gives_the_same_gradients_and_order)
 {
     double plain[6][9];
-    static const cd_checkpoint_kind kinds[] = {CD_CHECKPOINT_NONE, CD_CHECKPOINT_REENTRANT, CD_CHECKPOINT_NON_REENTRANT};
+    static const cd_checkpoint_kind kinds[] = {CD_CHECKPOINT_NONE, CD_CHECKPOINT_REENTRANT,
+                                               CD_CHECKPOINT_NON_REENTRANT};
     for (int k = 0; k < 3; k++) {
         three t;
         part p = {.changes = false};
@@ -420,8 +432,10 @@ TEST(checkpoint, of_both_kinds_gives_the_same_gradients_and_order)
         for (int q = 0; q < 6; q++)
             for (int i = 0; i < (q % 2 == 0 ? 9 : 3); i++) {
                 double g = element_get(&t.f.module->parameters[q].grad.value, i);
-                if (k == 0) plain[q][i] = g;
-                else assert_true(plain[q][i] == g);
+                if (k == 0)
+                    plain[q][i] = g;
+                else
+                    assert_true(plain[q][i] == g);
             }
         fixture_close(&t.f);
     }
@@ -452,8 +466,10 @@ TEST(checkpoint, run_twice_over_the_same_layer_fires_twice_only_when_it_is_reent
         cd_value *x = run_layer(&t.f, 0, constant(&t.f, (const int64_t[2]){2, 3}, 2));
         for (int i = 0; i < 2; i++) assert_ok(cd_checkpoint_run(t.f.graph, &checkpoint, x, &x, &t.f.err), &t.f.err);
         assert_ok(backward_from(&t.f, sum_of(&t.f, x), false), &t.f.err);
-        if (reentrant) assert_order(&t.a, (const uint32_t[]){3, 2, 3, 2, 1, 0}, 6);
-        else assert_order(&t.a, (const uint32_t[]){3, 2, 1, 0}, 4);
+        if (reentrant)
+            assert_order(&t.a, (const uint32_t[]){3, 2, 3, 2, 1, 0}, 6);
+        else
+            assert_order(&t.a, (const uint32_t[]){3, 2, 1, 0}, 4);
         fixture_close(&t.f);
     }
 }
@@ -466,7 +482,8 @@ TEST(checkpoint, reentrant_over_an_input_without_gradient_trains_nothing)
     three_open(&t);
     p.t = &t;
     cd_checkpoint checkpoint = {CD_CHECKPOINT_REENTRANT, run_part, &p};
-    assert_ok(cd_checkpoint_run(t.f.graph, &checkpoint, constant(&t.f, (const int64_t[2]){2, 3}, 2), &y, &t.f.err), &t.f.err);
+    assert_ok(cd_checkpoint_run(t.f.graph, &checkpoint, constant(&t.f, (const int64_t[2]){2, 3}, 2), &y, &t.f.err),
+              &t.f.err);
     assert_null(y->node);
     fixture_close(&t.f);
 }
@@ -499,7 +516,8 @@ TEST(checkpoint, refuses_a_part_that_records_something_else_the_second_time)
     part p = {.changes = true};
     three_open(&t);
     cd_value *loss = sum_of(&t.f, checkpointed_forward(&t, &p, CD_CHECKPOINT_NON_REENTRANT));
-    assert_fails(backward_from(&t.f, loss, false), CDDP_E_STATE, &t.f.err, "recomputing recorded Tanh where forward recorded nothing");
+    assert_fails(backward_from(&t.f, loss, false), CDDP_E_STATE, &t.f.err,
+                 "recomputing recorded Tanh where forward recorded nothing");
     fixture_close(&t.f);
 }
 
@@ -512,7 +530,8 @@ TEST(checkpoint, reentrant_is_refused_under_grad)
     cd_gradient got;
     assert_ok(cd_graph_parameter(t.f.graph, 0, &w, &t.f.err), &t.f.err);
     cd_backward_options options = {.roots = &loss, .root_count = 1};
-    assert_fails(cd_graph_grad(t.f.graph, &options, &w, 1, &got, &t.f.err), CDDP_E_STATE, &t.f.err, "re-entrant backward");
+    assert_fails(cd_graph_grad(t.f.graph, &options, &w, 1, &got, &t.f.err), CDDP_E_STATE, &t.f.err,
+                 "re-entrant backward");
     fixture_close(&t.f);
 }
 
@@ -526,7 +545,8 @@ TEST_MAIN(ROW(ready_order, is_5_4_3_2_1_0_for_three_linear_layers),
           ROW(parameters, used_twice_fire_once_with_the_sum),
           ROW(sink, gives_an_undefined_gradient_to_outputs_the_loss_does_not_use),
           ROW(sink, is_absent_and_unused_parameters_do_not_fire_at_all),
-          ROW(sink, makes_separate_backwards_over_two_outputs_fail), ROW(sink, leaves_outputs_without_history_untouched),
+          ROW(sink, makes_separate_backwards_over_two_outputs_fail),
+          ROW(sink, leaves_outputs_without_history_untouched),
           ROW(reachable, are_parameters_behind_the_outputs_whatever_the_loss_uses),
           ROW(grad, bypasses_accumulation_and_hooks), ROW(forwards, several_before_one_backward_add_up),
           ROW(hooks, that_fail_end_the_backward_and_the_graph_stays_usable),
@@ -534,6 +554,7 @@ TEST_MAIN(ROW(ready_order, is_5_4_3_2_1_0_for_three_linear_layers),
           ROW(checkpoint, of_both_kinds_gives_the_same_gradients_and_order),
           ROW(checkpoint, hides_parameters_from_the_search_only_when_it_is_reentrant),
           ROW(checkpoint, run_twice_over_the_same_layer_fires_twice_only_when_it_is_reentrant),
-          ROW(checkpoint, reentrant_over_an_input_without_gradient_trains_nothing), ROW(checkpoint, reentrant_nests_a_backward_in_a_backward_in_a_backward),
+          ROW(checkpoint, reentrant_over_an_input_without_gradient_trains_nothing),
+          ROW(checkpoint, reentrant_nests_a_backward_in_a_backward_in_a_backward),
           ROW(checkpoint, refuses_a_part_that_records_something_else_the_second_time),
           ROW(checkpoint, reentrant_is_refused_under_grad))

@@ -18,7 +18,7 @@ typedef struct fixture {
 } fixture;
 
 void fixture_open(fixture *f);
-/* Adds a parameter with values in [-1, 1); the graph is made by fixture_begin. */
+/* Adds a parameter with values in [-5/6, 5/6); the graph is made by fixture_begin. */
 uint32_t fixture_parameter(fixture *f, const char *name, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count);
 /* A new tape (and the graph itself the first time). */
 void fixture_begin(fixture *f);

@@ -109,6 +109,17 @@ static cddp_status run_add(const layer_call *c, cd_value **y, cddp_error *err)
     CD_TRY(cd_tanh_layer(c->f->graph, c->p[0], &square, err));
     return cd_add(c->f->graph, c->p[0], square, y, err);
 }
+/* x's value goes two ways that meet again, and one gradient is shared by two nodes while a third adds to it. */
+static cddp_status run_diamond(const layer_call *c, cd_value **y, cddp_error *err)
+{
+    cd_graph *g = c->f->graph;
+    cd_value *old = NULL, *young = NULL, *third = NULL, *sum = NULL;
+    CD_TRY(cd_tanh_layer(g, c->p[0], &old, err));
+    CD_TRY(cd_sigmoid_layer(g, c->p[0], &young, err));
+    CD_TRY(cd_tanh_layer(g, young, &third, err));
+    CD_TRY(cd_add(g, young, old, &sum, err));
+    return cd_add(g, third, sum, y, err);
+}
 static cddp_status run_scale(const layer_call *c, cd_value **y, cddp_error *err)
 {
     return cd_scale(c->f->graph, c->p[0], -2.5, y, err);
@@ -167,7 +178,7 @@ static cddp_status run_inner(const layer_call *c, cd_value **y, cddp_error *err)
     cd_inner inner = {.p = c->p[1], .key = 5};
     cddp_tensor x;
     CD_TRY(cd_reshape(c->f->graph, c->p[0], &c->samples, 1, &inner.acc, err));
-    CD_TRY(cd_graph_tensor(c->f->graph, CDDP_F64, &c->samples, 1, &x, err));
+    CD_TRY(cd_graph_tensor(c->f->graph, c->p[0]->tensor.dtype, &c->samples, 1, &x, err));
     for (int64_t s = 0; s < c->samples; s++) element_set(&x, s, 0.3 * (double)(c->sample_ids[s] - 2));
     CD_TRY(cd_graph_input(c->f->graph, &x, &inner.x, err));
     return cd_inner_layer(c->f->graph, &inner, y, err);
@@ -177,10 +188,11 @@ static cddp_status run_inner(const layer_call *c, cd_value **y, cddp_error *err)
 static cddp_status target_of(const layer_call *c, cd_value **target, cddp_error *err)
 {
     cddp_tensor t;
-    CD_TRY(cd_graph_tensor(c->f->graph, CDDP_F64, c->p[0]->tensor.sizes, c->p[0]->tensor.dim_count, &t, err));
+    CD_TRY(
+        cd_graph_tensor(c->f->graph, c->p[0]->tensor.dtype, c->p[0]->tensor.sizes, c->p[0]->tensor.dim_count, &t, err));
     int64_t width = cd_tensor_row_numel(&t);
     for (int64_t i = 0; i < c->samples * width; i++)
-        ((double *)t.storage)[i] = (double)((c->sample_ids[i / width] * 5 + i % width) % 4) / 4;
+        element_set(&t, i, (double)((c->sample_ids[i / width] * 5 + i % width) % 4) / 4);
     return cd_graph_input(c->f->graph, &t, target, err);
 }
 static cddp_status run_squared_error(const layer_call *c, cd_value **y, cddp_error *err)
@@ -247,6 +259,7 @@ static const layer_case cases[] = {
     {"attention", run_attention, PLAIN, 1, {{2, {3, 12}}}},
     {"causal attention", run_causal_attention, PLAIN, 1, {{2, {4, 9}}}},
     {"residual add", run_add, PLAIN, 1, {{1, {4}}}},
+    {"diamond", run_diamond, PLAIN, 1, {{1, {4}}}},
     {"scale", run_scale, PLAIN, 1, {{1, {4}}}},
     {"split and concat", run_split_concat, PLAIN, 1, {{2, {2, 6}}}},
     {"reshape", run_reshape, PLAIN, 1, {{1, {6}}}},
@@ -264,22 +277,24 @@ static const layer_case cases[] = {
 typedef struct layer_bench {
     fixture f;
     const layer_case *c;
+    cddp_dtype dtype;
     cd_batch_norm norm;
 } layer_bench;
 
-static void bench_open(layer_bench *b, const layer_case *c)
+static void bench_open(layer_bench *b, const layer_case *c, cddp_dtype dtype)
 {
     static const char *const names[6] = {"x", "b", "c", "d", "e", "f"};
     fixture_open(&b->f);
     b->c = c;
+    b->dtype = dtype;
     for (uint32_t i = 0; i < c->operand_count; i++) {
         int64_t sizes[5] = {SAMPLES};
         uint32_t first = i == 0 ? 1 : 0;
         for (uint32_t d = 0; d < c->operands[i].dim_count; d++) sizes[first + d] = c->operands[i].sizes[d];
-        fixture_parameter(&b->f, names[i], CDDP_F64, sizes, c->operands[i].dim_count + first);
+        fixture_parameter(&b->f, names[i], dtype, sizes, c->operands[i].dim_count + first);
     }
     if (c->flags & NORM)
-        assert_ok(cd_batch_norm_register(b->f.module, c->operands[0].sizes[0], CDDP_F64, &b->norm, &b->f.err), &b->f.err);
+        assert_ok(cd_batch_norm_register(b->f.module, c->operands[0].sizes[0], dtype, &b->norm, &b->f.err), &b->f.err);
     if (c->flags & NORM) /* weights of one hide factors */
         for (int64_t k = 0; k < c->operands[0].sizes[0]; k++) {
             element_set(&b->f.module->parameters[b->norm.weight].tensor, k, 0.5 + (double)k);
@@ -294,10 +309,10 @@ static cddp_status weigh(layer_bench *b, cd_value *y, const int64_t *ids, cd_val
     cd_graph *g = b->f.graph;
     cd_value *weights = NULL, *losses = NULL;
     cddp_tensor t;
-    CD_TRY(cd_graph_tensor(g, CDDP_F64, y->tensor.sizes, y->tensor.dim_count, &t, err));
+    CD_TRY(cd_graph_tensor(g, b->dtype, y->tensor.sizes, y->tensor.dim_count, &t, err));
     int64_t width = cd_tensor_row_numel(&t);
     for (int64_t i = 0; i < y->tensor.sizes[0] * width; i++)
-        ((double *)t.storage)[i] = 0.5 + (double)((ids[i / width] * 11 + (i % width) * 7) % 13) / 8;
+        element_set(&t, i, 0.5 + (double)((ids[i / width] * 11 + (i % width) * 7) % 13) / 7);
     CD_TRY(cd_graph_input(g, &t, &weights, err));
     CD_TRY(cd_inner_product(g, y, weights, &losses, err));
     return cd_weighted_sum(g, losses, NULL, 0, loss, err);
@@ -313,7 +328,8 @@ static cd_value *bench_forward(layer_bench *b, int64_t first, int64_t count, cd_
     assert_ok(cd_graph_push(f->graph, SAMPLES * sizeof(int64_t), &memory, &f->err), &f->err);
     int64_t *ids = memory;
     for (int64_t s = 0; s < count; s++) ids[s] = first + s;
-    for (uint32_t i = 0; i < b->c->operand_count; i++) assert_ok(cd_graph_parameter(f->graph, i, &p[i], &f->err), &f->err);
+    for (uint32_t i = 0; i < b->c->operand_count; i++)
+        assert_ok(cd_graph_parameter(f->graph, i, &p[i], &f->err), &f->err);
     if (count < SAMPLES) { /* the samples of the first operand as a constant */
         cddp_tensor part = p[0]->tensor;
         part.offset += first * cd_tensor_row_numel(&part);
@@ -357,7 +373,7 @@ TEST(gradient, of_every_layer_is_the_limit_of_differences)
         layer_bench b = {.c = NULL};
         cd_value *y = NULL;
         cd_test_row("%s", cases[k].name);
-        bench_open(&b, &cases[k]);
+        bench_open(&b, &cases[k], CDDP_F64);
         cd_value *loss = bench_forward(&b, 0, SAMPLES, &y);
         assert_ok(backward_from(&b.f, loss, false), &b.f.err);
         for (uint32_t p = 0; p < b.f.module->parameter_count; p++)
@@ -372,80 +388,93 @@ static const void *row_bytes(const cddp_tensor *t, int64_t row, size_t *bytes)
     return (const unsigned char *)cd_tensor_data(t) + (size_t)row * *bytes;
 }
 
-/* Runs every sample alone; compares its output with its row of the whole batch, and sums its gradients. */
-static void fold_samples(layer_bench *b, const cddp_tensor *whole, double sums[6][256])
+/* Runs every sample alone: its output is its row of the whole batch, and its gradients add up in the slots. */
+static void fold_samples(layer_bench *b, const cddp_tensor *whole)
 {
     for (int64_t s = 0; s < SAMPLES; s++) {
         cd_value *y = NULL;
         size_t bytes = 0, alone_bytes = 0;
-        assert_ok(cd_module_zero_grad(b->f.module, CD_ZERO_GRAD_TO_NONE, &b->f.err), &b->f.err);
         cd_value *loss = bench_forward(b, s, 1, &y);
         const void *in_batch = row_bytes(whole, s, &bytes), *alone = row_bytes(&y->tensor, 0, &alone_bytes);
         assert_int_equal(bytes, alone_bytes);
         assert_memory_equal(in_batch, alone, bytes);
-        if (loss->node == NULL) continue;
-        assert_ok(backward_from(&b->f, loss, false), &b->f.err);
-        for (uint32_t p = 1; p < b->c->operand_count; p++) {
-            const cddp_grad *grad = &b->f.module->parameters[p].grad;
-            for (int64_t i = 0; grad->kind == CDDP_GRAD_DENSE && i < cddp_tensor_numel(&grad->value); i++)
-                sums[p][i] += element_get(&grad->value, i);
-        }
+        if (loss->node != NULL) assert_ok(backward_from(&b->f, loss, false), &b->f.err);
     }
+}
+
+/* Values of a slot; zeros where it is undefined. */
+static void read_slot(const layer_bench *b, uint32_t parameter, double values[256])
+{
+    const cd_parameter *p = &b->f.module->parameters[parameter];
+    for (int64_t i = 0; i < cddp_tensor_numel(&p->tensor); i++)
+        values[i] = p->grad.kind == CDDP_GRAD_DENSE ? element_get(&p->grad.value, i) : 0;
+}
+
+static void check_fold(const layer_case *c, cddp_dtype dtype)
+{
+    unsigned char kept[4096];
+    double expected[6][256] = {{0}}, folded[256] = {0};
+    layer_bench b = {.c = NULL};
+    cd_value *y = NULL;
+    bench_open(&b, c, dtype);
+    cd_value *loss = bench_forward(&b, 0, SAMPLES, &y);
+    cddp_tensor whole = y->tensor; /* the tape is rewound under it: keep the bytes */
+    size_t bytes = (size_t)cddp_tensor_numel(&whole) * cddp_dtype_bytes(dtype);
+    assert_true(bytes <= sizeof kept);
+    memcpy(kept, cd_tensor_data(&whole), bytes);
+    whole.storage = kept;
+    whole.offset = 0;
+    assert_ok(backward_from(&b.f, loss, false), &b.f.err);
+    for (uint32_t p = 1; p < c->operand_count; p++) read_slot(&b, p, expected[p]);
+    assert_ok(cd_module_zero_grad(b.f.module, CD_ZERO_GRAD_TO_NONE, &b.f.err), &b.f.err);
+    fold_samples(&b, &whole);
+    for (uint32_t p = 1; p < c->operand_count; p++) {
+        read_slot(&b, p, folded);
+        for (int64_t i = 0; i < cddp_tensor_numel(&b.f.module->parameters[p].tensor); i++)
+            assert_true(expected[p][i] == folded[i]);
+    }
+    fixture_close(&b.f);
 }
 
 TEST(layers, bits_of_a_sample_do_not_depend_on_its_batch_and_gradients_fold_in_sample_order)
 {
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-        static double sums[6][256];
-        unsigned char kept[4096];
-        layer_bench b = {.c = NULL};
-        cd_value *y = NULL;
         if (cases[k].flags & COUPLED) continue;
-        cd_test_row("%s", cases[k].name);
-        memset(sums, 0, sizeof sums);
-        bench_open(&b, &cases[k]);
-        cd_value *loss = bench_forward(&b, 0, SAMPLES, &y);
-        cddp_tensor whole = y->tensor; /* the tape is rewound under it: keep the bytes */
-        size_t bytes = (size_t)cddp_tensor_numel(&whole) * sizeof(double);
-        assert_true(bytes <= sizeof kept);
-        memcpy(kept, cd_tensor_data(&whole), bytes);
-        whole.storage = kept;
-        whole.offset = 0;
-        assert_ok(backward_from(&b.f, loss, false), &b.f.err);
-        double expected[6][256] = {{0}};
-        for (uint32_t p = 1; p < cases[k].operand_count; p++) {
-            const cddp_grad *grad = &b.f.module->parameters[p].grad;
-            for (int64_t i = 0; grad->kind == CDDP_GRAD_DENSE && i < cddp_tensor_numel(&grad->value); i++)
-                expected[p][i] = element_get(&grad->value, i);
+        for (cddp_dtype dtype = CDDP_F64; dtype <= CDDP_F32; dtype++) {
+            cd_test_row("%s %s", cases[k].name, cddp_dtype_name(dtype));
+            check_fold(&cases[k], dtype);
         }
-        fold_samples(&b, &whole, sums);
-        assert_memory_equal(expected, sums, sizeof sums);
-        fixture_close(&b.f);
     }
 }
 
-/* The gradient of the first operand of sample s, too, is the same alone and in the batch. */
+/* The gradient of the first operand of sample 1 stays the same when all other samples change. */
+static void check_input_gradient(const layer_case *c, cddp_dtype dtype)
+{
+    layer_bench b = {.c = NULL};
+    cd_value *y = NULL;
+    double before[512];
+    bench_open(&b, c, dtype);
+    cd_parameter *x = &b.f.module->parameters[0];
+    assert_ok(backward_from(&b.f, bench_forward(&b, 0, SAMPLES, &y), false), &b.f.err);
+    int64_t numel = cddp_tensor_numel(&x->tensor), width = cd_tensor_row_numel(&x->tensor);
+    assert_true(numel <= 512);
+    for (int64_t i = 0; i < numel; i++) before[i] = element_get(&x->grad.value, i);
+    for (int64_t i = 0; i < numel; i++)
+        if (i / width != 1) element_set(&x->tensor, i, -0.5 * element_get(&x->tensor, i) + 0.125);
+    assert_ok(cd_module_zero_grad(b.f.module, CD_ZERO_GRAD_TO_NONE, &b.f.err), &b.f.err);
+    assert_ok(backward_from(&b.f, bench_forward(&b, 0, SAMPLES, &y), false), &b.f.err);
+    for (int64_t i = width; i < 2 * width; i++) assert_true(before[i] == element_get(&x->grad.value, i));
+    fixture_close(&b.f);
+}
+
 TEST(layers, input_gradients_of_a_sample_do_not_depend_on_its_batch)
 {
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-        layer_bench b = {.c = NULL};
-        cd_value *y = NULL;
         if (cases[k].flags & (COUPLED | NO_INPUT)) continue;
-        cd_test_row("%s", cases[k].name);
-        bench_open(&b, &cases[k]);
-        cd_parameter *x = &b.f.module->parameters[0];
-        assert_ok(backward_from(&b.f, bench_forward(&b, 0, SAMPLES, &y), false), &b.f.err);
-        double before[512];
-        int64_t numel = cddp_tensor_numel(&x->tensor), width = cd_tensor_row_numel(&x->tensor);
-        assert_true(numel <= 512);
-        for (int64_t i = 0; i < numel; i++) before[i] = element_get(&x->grad.value, i);
-        /* Other values in every sample but the second. */
-        for (int64_t i = 0; i < numel; i++)
-            if (i / width != 1) element_set(&x->tensor, i, -0.5 * element_get(&x->tensor, i) + 0.125);
-        assert_ok(cd_module_zero_grad(b.f.module, CD_ZERO_GRAD_TO_NONE, &b.f.err), &b.f.err);
-        assert_ok(backward_from(&b.f, bench_forward(&b, 0, SAMPLES, &y), false), &b.f.err);
-        for (int64_t i = width; i < 2 * width; i++) assert_true(before[i] == element_get(&x->grad.value, i));
-        fixture_close(&b.f);
+        for (cddp_dtype dtype = CDDP_F64; dtype <= CDDP_F32; dtype++) {
+            cd_test_row("%s %s", cases[k].name, cddp_dtype_name(dtype));
+            check_input_gradient(&cases[k], dtype);
+        }
     }
 }
 

@@ -38,7 +38,9 @@ static const model_case models[] = {
     {"embedding_bag", NULL, CDDP_F32, true, NULL},
     {"embedding_bag", "sparse=0", CDDP_F64, true, NULL},
     {"params", NULL, CDDP_F32, true, NULL},
-    {"params", "list=a:4x3;b:7:f16;c:2:uses2:output1;d:0;e:3:c64;f:scalar;g:6:frozen;h:2:uses0;i:2:f64,order=8:0:1:2:3:4:5:6:7", CDDP_F32, true, NULL},
+    {"params",
+     "list=a:4x3;b:7:f16;c:2:uses2:output1;d:0;e:3:c64;f:scalar;g:6:frozen;h:2:uses0;i:2:f64,order=8:0:1:2:3:4:5:6:7",
+     CDDP_F32, true, NULL},
 };
 
 #define EACH_MODEL(i) for (size_t i = 0; i < sizeof models / sizeof models[0]; i++)
@@ -132,8 +134,12 @@ static cddp_status create_and_run(const cddp_allocator *allocator, void *argumen
     cd_batch batch;
     cd_outputs outputs;
     cd_value *loss = NULL;
-    cd_model_options options = {.name = c->name, .options = c->options, .dtype = c->dtype, .device = cddp_device_cpu(),
-                                .allocator = allocator, .prng = &prng};
+    cd_model_options options = {.name = c->name,
+                                .options = c->options,
+                                .dtype = c->dtype,
+                                .device = cddp_device_cpu(),
+                                .allocator = allocator,
+                                .prng = &prng};
     cd_batch_request request = {.sample_ids = ids, .sample_count = 3, .prng = &prng};
     status = cd_model_create(&options, &model, err);
     if (status == CDDP_OK) status = cd_graph_create(model->module, allocator, &graph, err);
@@ -322,7 +328,8 @@ TEST(units, can_run_never_or_twice)
     cd_graph_begin(m.graph);
     assert_ok(cd_batch_make(m.graph, m.model, &request, &batch, &m.err), &m.err);
     batch.uses = (const uint8_t[]){2};
-    assert_fails(cd_model_forward(m.model, m.graph, &batch, &outputs, &m.err), CDDP_E_CONFIG, &m.err, "layers.0 runs 2 times");
+    assert_fails(cd_model_forward(m.model, m.graph, &batch, &outputs, &m.err), CDDP_E_CONFIG, &m.err,
+                 "layers.0 runs 2 times");
     model_close(&m);
 }
 
@@ -357,7 +364,8 @@ TEST(lists, have_the_sizes_of_the_real_networks)
         for (size_t p = 0; p < module->parameter_count; p++) cost += module->parameters[p].forward_cost;
         if (lists[i].gflops > 0) assert_true(fabs((double)cost / 1e9 / lists[i].gflops - 1) < 0.01);
         assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 2}, &outputs, &loss), &m.err);
-        for (size_t p = 0; p < module->parameter_count; p++) assert_int_equal(module->parameters[p].grad.kind, CDDP_GRAD_DENSE);
+        for (size_t p = 0; p < module->parameter_count; p++)
+            assert_int_equal(module->parameters[p].grad.kind, CDDP_GRAD_DENSE);
         assert_true(m.watch.peak_bytes < 8u << 20); /* billions of parameters, a few megabytes */
         model_close(&m);
     }
@@ -417,8 +425,11 @@ TEST(options, that_are_wrong_are_named_with_what_would_be_accepted)
         cddp_error err;
         cd_prng prng = cd_prng_seed(1);
         cd_test_row("%s %s", wrong[i].name, wrong[i].options != NULL ? wrong[i].options : "");
-        cd_model_options options = {.name = wrong[i].name, .options = wrong[i].options, .dtype = CDDP_F32,
-                                    .device = cddp_device_cpu(), .prng = &prng};
+        cd_model_options options = {.name = wrong[i].name,
+                                    .options = wrong[i].options,
+                                    .dtype = CDDP_F32,
+                                    .device = cddp_device_cpu(),
+                                    .prng = &prng};
         assert_fails(cd_model_create(&options, &model, &err), CDDP_E_CONFIG, &err, wrong[i].words);
         assert_null(model);
     }
@@ -429,8 +440,10 @@ TEST(options, sparse_is_refused_where_nothing_is_computed)
     cd_model *model = NULL;
     cddp_error err;
     cd_prng prng = cd_prng_seed(1);
-    cd_model_options options = {.name = "embedding_bag", .dtype = CDDP_F32, .device = cddp_device_shape(), .prng = &prng};
-    assert_fails(cd_model_create(&options, &model, &err), CDDP_E_CONFIG, &err, "sparse gradients need a device that computes, not shape");
+    cd_model_options options = {
+        .name = "embedding_bag", .dtype = CDDP_F32, .device = cddp_device_shape(), .prng = &prng};
+    assert_fails(cd_model_create(&options, &model, &err), CDDP_E_CONFIG, &err,
+                 "sparse gradients need a device that computes, not shape");
 }
 
 TEST(catalogue, names_every_model_and_option_once)
@@ -440,7 +453,8 @@ TEST(catalogue, names_every_model_and_option_once)
         const char *name = NULL, *initial = NULL, *doc = NULL;
         assert_non_null(cd_model_type_summary(t));
         for (size_t u = 0; u < t; u++) assert_string_not_equal(cd_model_type_name(t), cd_model_type_name(u));
-        for (size_t o = 0; cd_model_type_option(t, o, &name, &initial, &doc); o++) assert_true(strlen(name) > 0 && strlen(doc) > 0);
+        for (size_t o = 0; cd_model_type_option(t, o, &name, &initial, &doc); o++)
+            assert_true(strlen(name) > 0 && strlen(doc) > 0);
     }
     assert_null(cd_model_type_name(cd_model_type_count()));
 }
