@@ -45,6 +45,7 @@ static void take_layout(state *s, const cddp_event *e)
     const cddp_event_bucket_layout *l = &e->as.bucket_layout;
     int64_t *last = cd_table_add(&s->ends, CD_KEY(e->rank, l->generation, l->bucket));
     if (last == NULL) return;
+    if (l->slot == 0) last[0] = 0; /* the layout is made anew: a rebuild, or a wrapper made again after a resume */
     if (l->offset < last[0] && tell_once(s, e->rank, 0)) {
         cddp_finding f = cd_finding_at(&s->scribe, e);
         f.bucket = (int32_t)l->bucket;

@@ -226,11 +226,12 @@ static int compare_u64(uint64_t a, uint64_t b)
     return a < b ? -1 : a > b;
 }
 
-/* Step, cause, micro-step, rank, parameter, order of report. */
+/* Step, causes before consequences, causal order of the checks, micro-step, rank, parameter, order of report. */
 static int compare_findings(const cd_judge *j, uint32_t a, uint32_t b)
 {
     const cddp_finding *x = &j->findings[a], *y = &j->findings[b];
     int order = compare_u64(x->step, y->step);
+    if (order == 0) order = compare_u64(x->is_consequence, y->is_consequence);
     if (order == 0) order = compare_u64(j->causes[a], j->causes[b]);
     if (order == 0) order = compare_u64(x->micro_step, y->micro_step);
     if (order == 0) order = compare_u64((uint64_t)((int64_t)x->rank + 1), (uint64_t)((int64_t)y->rank + 1));

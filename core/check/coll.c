@@ -5,7 +5,9 @@
 **     C1  outputs of allreduce, allgather and broadcast are equal on all members, where the backend promises it
 **     C2  the output of a broadcast is what the root sent
 **     C3  an input that is not also the output is the same after as before
-**     C4  compare events of link 2 whose error has no other explanation: the sum of what entered is not what came out
+**     C4  compare events of link 2 whose error has no other explanation: the sum of what entered is not what came out.
+**         Only when what entered is what the oracle averaged: no comm hook, every rank's local gradient was its own
+**         one-process gradient at that step (link 3), and all ranks had the same parameters and loss scale up to it
 ** Exercised     an output was compared across at least two members.
 ** Blame         C1: the odd ranks. C2: the ranks that differ from the root. C3: the rank. C4: the rank and parameter.
 ** Limits        C1 skips reductions of backends that promise nothing about bits, and groups whose members did not post
@@ -14,6 +16,7 @@
 #include "core/check/scribe.h"
 
 #include "cddp/backend.h"
+#include "core/base/hash.h"
 #include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 
@@ -27,6 +30,13 @@ typedef struct recent {
     recent_post posts[RECENT_MAX];
 } recent;
 
+/* All parameters of a rank after one step, folded together. */
+typedef struct running_hash {
+    uint64_t digest;
+    cddp_event last;
+    bool is_open;
+} running_hash;
+
 typedef struct state {
     cd_scribe scribe;
     cd_agree posts;   /* (group, sequence) → op, reduce_op, root, dtype, numel */
@@ -34,7 +44,11 @@ typedef struct state {
     cd_table recents; /* (group, rank) → recent */
     cd_table seats;   /* (group, group rank) → world rank + 1 */
     cd_table roots;   /* (group, sequence) → digest the root sent, its rank + 1 */
-    bool told_input, told_compare;
+    cd_agree starts;  /* (step, which) → digest of all parameters, or the loss scale */
+    cd_ranks hashes;  /* of running_hash */
+    cddp_event worst;    /* the earliest comparison of C4 */
+    uint32_t local_step; /* the first step at which a local gradient was wrong */
+    bool has_worst, has_local, has_hook, told_input;
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -47,6 +61,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->recents, context->allocator, sizeof(recent));
     cd_table_init(&s->seats, context->allocator, sizeof(int64_t));
     cd_table_init(&s->roots, context->allocator, 2 * sizeof(int64_t));
+    cd_agree_init(&s->starts, context->allocator);
+    cd_ranks_init(&s->hashes, context->allocator, sizeof(running_hash));
     return CDDP_OK;
 }
 
@@ -97,12 +113,60 @@ static void take_done(state *s, const cddp_event *e)
     cd_agree_push(&s->outputs, &(cd_statement){.key = CD_KEY(d->group, d->sequence), CD_SAYS(d->digest)}, e);
 }
 
-/* C4. */
+/* ---- C4 ---- */
+
+static void close_hash(state *s, running_hash *h)
+{
+    if (!h->is_open) return;
+    h->is_open = false;
+    /* What a rank holds after step k is what it starts step k + 1 from; moment 1 is the start of step 0. */
+    int64_t step = h->last.as.value.moment == 1 ? 0 : (int64_t)h->last.step + 1;
+    cd_agree_push(&s->starts, &(cd_statement){.key = CD_KEY(step, 0), CD_SAYS((int64_t)h->digest)}, &h->last);
+}
+
+static void take_value(state *s, const cddp_event *e)
+{
+    const cddp_event_value *v = &e->as.value;
+    running_hash *h = v->what == 0 && (v->moment == 1 || v->moment == 5) ? cd_ranks_add(&s->hashes, e->rank) : NULL;
+    if (h == NULL) return;
+    if (h->is_open && (h->last.step != e->step || h->last.as.value.moment != v->moment)) close_hash(s, h);
+    h->digest = cd_hash_mix(h->is_open ? h->digest : 0, (uint64_t)v->digest);
+    h->is_open = true;
+    h->last = *e;
+    h->last.text = NULL;
+}
+
 static void take_compare(state *s, const cddp_event *e)
 {
     const cddp_event_compare *c = &e->as.compare;
-    if (c->link != CD_LINK_REDUCTION || c->shape != CD_SHAPE_UNEXPLAINED || s->told_compare) return;
-    s->told_compare = true;
+    if (c->bad == 0) return;
+    if (c->link == CD_LINK_PRECISION && (!s->has_local || e->step < s->local_step)) {
+        s->has_local = true;
+        s->local_step = e->step;
+    }
+    const cddp_event *w = &s->worst;
+    if (c->link != CD_LINK_REDUCTION || c->shape != CD_SHAPE_UNEXPLAINED) return;
+    if (s->has_worst && (w->step < e->step || (w->step == e->step && w->rank <= e->rank))) return;
+    s->has_worst = true;
+    s->worst = *e;
+    s->worst.text = NULL;
+}
+
+/* Whether all ranks were alike, as far as the trace tells, when the reduction of a step began. */
+static bool were_alike(state *s, uint32_t step)
+{
+    for (uint32_t r = 0; r < s->hashes.count; r++) close_hash(s, cd_ranks_find(&s->hashes, r));
+    cd_split split;
+    for (size_t cursor = 0; cd_agree_next(&s->starts, &cursor, &split);)
+        if (split.key->part[0] <= (int64_t)step) return false;
+    return true;
+}
+
+static void report_unexplained(state *s)
+{
+    const cddp_event *e = &s->worst;
+    const cddp_event_compare *c = &e->as.compare;
+    if (!s->has_worst || s->has_hook || (s->has_local && s->local_step <= e->step) || !were_alike(s, e->step)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     cd_finding_set_parameter(&s->scribe, &f, c->param);
     CD_SAY(f.title, "rank %u: the reduced gradient of %s is not the average of what entered", e->rank, f.parameter);
@@ -119,6 +183,10 @@ static void event(void *self, const cddp_event *e)
     if (e->kind == CDDP_EV_collective_post) take_post(s, e);
     else if (e->kind == CDDP_EV_collective_done) take_done(s, e);
     else if (e->kind == CDDP_EV_compare) take_compare(s, e);
+    else if (e->kind == CDDP_EV_value) take_value(s, e);
+    else if (e->kind == CDDP_EV_hook_call) s->has_hook = true;
+    else if (e->kind == CDDP_EV_optimizer_step)
+        cd_agree_push(&s->starts, &(cd_statement){.key = CD_KEY(e->step, 1 + e->as.optimizer_step.optimizer), CD_SAYS(e->as.optimizer_step.loss_scale)}, e);
     else if (e->kind == CDDP_EV_group) {
         int64_t *seat = cd_table_add(&s->seats, CD_KEY(e->as.group.group, e->as.group.group_rank));
         if (seat != NULL) *seat = (int64_t)e->rank + 1;
@@ -181,6 +249,7 @@ static void end(void *self)
         if (cd_table_find(&s->outputs.entries, cd_table_key(&s->roots, i)) != NULL)
             cd_agree_set_authority(&s->outputs, cd_table_key(&s->roots, i), (uint32_t)(root[1] - 1));
     }
+    report_unexplained(s);
     cd_split split;
     bool told = false;
     for (size_t cursor = 0; !told && cd_agree_next(&s->outputs, &cursor, &split);) told = report_split(s, &split);
@@ -190,10 +259,13 @@ static void end(void *self)
     cd_table_fini(&s->recents);
     cd_table_fini(&s->seats);
     cd_table_fini(&s->roots);
+    cd_agree_fini(&s->starts);
+    cd_ranks_fini(&s->hashes);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_group, CDDP_EV_collective_post, CDDP_EV_collective_done, CDDP_EV_compare, CDDP_EV_param};
+static const uint16_t kinds[] = {CDDP_EV_group, CDDP_EV_collective_post, CDDP_EV_collective_done, CDDP_EV_compare, CDDP_EV_param,
+                                 CDDP_EV_value, CDDP_EV_hook_call, CDDP_EV_optimizer_step};
 
 CD_CHECK_TABLE(coll, "I-COLL", "collectives compute what their names say",
                "The backend's result equals the mathematical collective over the whole grid of operation, algorithm, dtype, count, in-place flag and world size.");

@@ -99,6 +99,7 @@ static void take_ready(state *s, const cddp_event *e)
 {
     const cddp_event_mark_ready *m = &e->as.mark_ready;
     int64_t gradient = recall(&s->gradients, CD_KEY(e->rank, m->param)), bucket = recall(&s->buckets, CD_KEY(e->rank, m->bucket));
+    if (gradient == CDDP_C64) gradient = CDDP_F32; /* a complex gradient lies in a real bucket of twice the length (SPA-05) */
     if (gradient < 0 || bucket < 0 || m->path == 2) return;
     char name[128];
     CD_SAY(name, "the gradient of %s", cd_scribe_get_parameter(&s->scribe, m->param));

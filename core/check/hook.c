@@ -162,7 +162,7 @@ static void event(void *self, const cddp_event *e)
         r->is_wrapped = true;
         break;
     case CDDP_EV_bucket_layout:
-        if (e->as.bucket_layout.generation > r->generation) r->bucket_count = 0;
+        if (e->as.bucket_layout.generation != r->generation) r->bucket_count = 0;
         r->generation = e->as.bucket_layout.generation;
         if (e->as.bucket_layout.bucket >= r->bucket_count) r->bucket_count = e->as.bucket_layout.bucket + 1;
         break;

@@ -17,8 +17,9 @@ enum { ABOUT_PARAM, ABOUT_BUFFER, ABOUT_WRAP, ABOUT_VALUE };
 typedef struct state {
     cd_scribe scribe;
     cd_agree tables;  /* (about, id) → what param, buffer and wrap say */
-    cd_agree values;  /* (what, id) → presence, digest */
+    cd_agree values;  /* (what, id, wrap) → presence, digest */
     cd_table ignored; /* (what, id) → 1 when some rank ignores it */
+    cd_ranks wraps;   /* rank → how often it wrapped: again after a resume */
     bool has_digest;
 } state;
 
@@ -30,6 +31,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->tables, context->allocator);
     cd_agree_init(&s->values, context->allocator);
     cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
+    cd_ranks_init(&s->wraps, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
@@ -60,12 +62,16 @@ static void event(void *self, const cddp_event *e)
                       e);
     } else if (e->kind == CDDP_EV_wrap) {
         const cddp_event_wrap *w = &e->as.wrap;
+        int64_t *wraps = cd_ranks_add(&s->wraps, e->rank);
+        if (wraps != NULL) (*wraps)++;
         cd_agree_push(&s->tables,
                       &(cd_statement){.key = CD_KEY(ABOUT_WRAP, w->group), CD_SAYS(w->params, w->buffers, w->init_sync)}, e);
     } else if (e->as.value.moment == 1 && e->as.value.what <= 1) {
         const cddp_event_value *v = &e->as.value;
         if (v->digest != 0) s->has_digest = true;
-        cd_agree_push(&s->values, &(cd_statement){.key = CD_KEY(v->what, v->id), CD_SAYS(v->presence, v->digest)}, e);
+        const int64_t *wraps = cd_ranks_find(&s->wraps, e->rank);
+        cd_agree_push(&s->values,
+                      &(cd_statement){.key = CD_KEY(v->what, v->id, wraps != NULL ? *wraps : 0), CD_SAYS(v->presence, v->digest)}, e);
     }
 }
 
@@ -142,6 +148,7 @@ static void end(void *self)
     cd_agree_fini(&s->tables);
     cd_agree_fini(&s->values);
     cd_table_fini(&s->ignored);
+    cd_ranks_fini(&s->wraps);
     cd_check_end(s);
 }
 

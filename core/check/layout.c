@@ -23,7 +23,8 @@ void cd_layouts_learn(cd_layouts *layouts, const cddp_event *event)
     int64_t *newest = cd_ranks_add(&layouts->newest, event->rank);
     cd_place *place = cd_table_add(&layouts->places, CD_KEY(event->rank, l->param));
     int64_t *member = cd_table_add(&layouts->members, CD_KEY(event->rank, l->bucket, l->slot));
-    if (newest != NULL && *newest < l->generation + 1) *newest = l->generation + 1;
+    /* Not the highest: a wrapper that is made again starts from generation 0. */
+    if (newest != NULL) *newest = l->generation + 1;
     if (place != NULL) *place = (cd_place){l->bucket, l->slot, l->offset, l->numel, l->generation, l->dtype};
     if (member != NULL) {
         member[0] = l->param;

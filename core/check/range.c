@@ -81,7 +81,9 @@ static void report_overflow(state *s, const cddp_event *e, const cd_key *where)
     f.ranks = 0;
     f.bucket = (int32_t)where->part[1];
     cd_finding_set_parameter(&s->scribe, &f, where->part[0]);
-    CD_SAY(f.title, "the reduction of bucket %lld overflows: %s was finite on every rank", (long long)where->part[1], f.parameter);
+    char bucket[48] = "";
+    if (where->part[1] >= 0) CD_SAY(bucket, " of bucket %lld", (long long)where->part[1]);
+    CD_SAY(f.title, "the reduction%s makes NaN or infinity of %s, which was finite on every rank", bucket, f.parameter);
     CD_SAY(f.expected, "a finite mean of finite gradients");
     CD_SAY(f.actual, "NaN or infinity in the reduced gradient");
     CD_SAY(f.advice, "divide before the sum, or reduce in a wider dtype; dividing first does not always save half precision (GRD-11)");

@@ -5,7 +5,7 @@
 **               gradients were unscaled before they were clipped.
 ** Exercised     two ranks reported the same optimizer's step.
 ** Blame         the odd ranks; a rank that stepped less often than the others and returned normally.
-** Limits        the total norm is compared only where the backend promises equal bits. Under join ranks step as often as
+** Limits        the clip coefficient is compared only where the backend promises equal bits. Under join ranks step as often as
 **               they have inputs, so their numbers are not compared.
 */
 #include "core/check/scribe.h"
@@ -21,7 +21,7 @@ typedef struct rank_facts {
 
 typedef struct state {
     cd_scribe scribe;
-    cd_agree steps; /* (step, optimizer) → skipped, lr, loss scale, clip, norm */
+    cd_agree steps; /* (step, optimizer) → skipped, lr, loss scale, clip */
     cd_agree stops; /* step → stop */
     cd_ranks ranks; /* of rank_facts */
     cd_table told;  /* which field → reported */
@@ -63,7 +63,7 @@ static void take_step(state *s, const cddp_event *e, rank_facts *r)
     check_order(s, e);
     cd_agree_push(&s->steps,
                   &(cd_statement){.key = CD_KEY(e->step, o->optimizer),
-                                  CD_SAYS(o->skipped, o->lr, o->loss_scale, o->clip, s->has_unordered ? 0 : o->norm)},
+                                  CD_SAYS(o->skipped, o->lr, o->loss_scale, s->has_unordered ? 0 : o->clip)},
                   e);
 }
 
@@ -85,9 +85,9 @@ static void event(void *self, const cddp_event *e)
 
 static void report_step(state *s, const cd_split *split)
 {
-    static const char *const words[] = {"whether to skip the step", "the learning rate", "the loss scale", "the clip coefficient", "the gradient norm"};
+    static const char *const words[] = {"whether to skip the step", "the learning rate", "the loss scale", "the clip coefficient"};
     size_t field = 0;
-    while (field < 4 && split->odd.data[field] == split->right.data[field]) field++;
+    while (field < 3 && split->odd.data[field] == split->right.data[field]) field++;
     int64_t *told = cd_table_add(&s->told, CD_KEY((int64_t)field));
     if (told == NULL || (*told)++ != 0) return;
     cddp_finding f = cd_finding_of(&s->scribe, split);
@@ -102,6 +102,8 @@ static void report_step(state *s, const cd_split *split)
         CD_SAY(f.actual, "rank %u: %.17g", split->odd.rank, cd_f64_of(split->odd.data[field]));
     }
     CD_SAY(f.advice, "decide from values that all ranks share: reduced gradients, a reduced overflow flag, one schedule");
+    /* The learning rate and the loss scale are settled before the backward, the rest follows from gradients. */
+    f.is_consequence = field != 1 && field != 2;
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -113,6 +115,7 @@ static void report_stop(state *s, const cd_split *split)
     CD_SAY(f.title, "%s disagree on whether to stop", who);
     CD_SAY(f.expected, "rank %u %s", split->right.rank, split->right.data[0] ? "stops" : "goes on");
     CD_SAY(f.actual, "rank %u %s", split->odd.rank, split->odd.data[0] ? "stops" : "goes on");
+    f.is_consequence = true;
     CD_SAY(f.advice, "a barrier does not share a value: broadcast or reduce the decision");
     cd_scribe_report(&s->scribe, &f);
 }
@@ -141,6 +144,7 @@ static void report_counts(state *s)
     CD_SAY(f.title, "rank %u stepped %lld times, rank %u %lld times", least_rank, (long long)least->steps, most_rank, (long long)most->steps);
     CD_SAY(f.expected, "equally many steps on every rank");
     CD_SAY(f.actual, "rank %u: last at step %u", least_rank, least->last_step);
+    f.is_consequence = true;
     CD_SAY(f.advice, "a step that one rank leaves out makes its replica part from the others");
     cd_scribe_report(&s->scribe, &f);
 }

@@ -8,7 +8,8 @@
 **     U2  used_global is the number of ranks whose used_local was set in the same step and micro-step (UNU-01)
 **     U3  all ranks read the same used_global
 **     U4  globally_unused is set exactly where the map says 0; never for a parameter that is used here (FIN-02)
-** Exercised     a parameter was unused on some rank in a reduction whose map was read.
+** Exercised     a parameter was unused on some rank in a reduction whose map was read, or a map had to remember a use
+**               from before the micro-step that reduced.
 ** Blame         U1, U4: the rank. U2, U3: the odd ranks, or the map.
 ** Limits        the map of a static graph is reduced once; later finalisations that reuse it are judged by U4 only.
 */
@@ -33,7 +34,7 @@ typedef struct state {
     cd_agree globals; /* (step, micro-step, param) → used */
     cd_ranks params;  /* rank → highest variable index + 1 */
     cd_table told;    /* (kind, param) → reported */
-    uint64_t unused;
+    uint64_t unused, earlier; /* map entries: unused; used, but not in the reducing micro-step */
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -79,6 +80,7 @@ static void take_used_local(state *s, const cddp_event *e)
     sum->used += l->used != 0;
     sum->voters++;
     if (l->used == 0) s->unused++;
+    else if (u->is_seen && (u->step != e->step || u->micro_step != e->micro_step)) s->earlier++;
     if ((l->used != 0) == u->is_seen || !tell_once(s, 1, l->param)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     if (u->is_seen) cd_finding_add_event(&f, e->rank, u->sequence);
@@ -194,6 +196,8 @@ static void end(void *self)
     if (s == NULL) return;
     if (s->unused > 0 && s->globals.entries.count > 0)
         cd_scribe_exercise(&s->scribe, "%llu entries of used maps were unused and the reduced map was read", (unsigned long long)s->unused);
+    if (s->earlier > 0)
+        cd_scribe_exercise(&s->scribe, "%llu parameters were first used before the reducing micro-step", (unsigned long long)s->earlier);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->globals, &cursor, &split);) report_split(s, &split);
     for (size_t i = 0; i < s->globals.entries.count; i++) report_sum(s, i);

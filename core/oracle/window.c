@@ -1,9 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Driving the engine over ranks, micro-steps and samples, and summing what comes out. */
+/* Driving the engine over ranks, micro-steps and samples, and summing what comes out.
+**
+** See Note [Addends of the reference]
+**
+** Note [Addends of the reference]
+** The reference sum of link 1 is taken over single samples as long as computing them does not round: then nothing in
+** the batch can round either, and equality is bitwise. A sample's gradient that is itself a rounded sum (a module
+** used twice, a sum over positions) may be associated differently inside a batch, so its bits are not an addend of
+** the batch's gradient. Once the processor's flags show such rounding the addends are whole micro-batches, which
+** link 3 has shown to be the rank's own bits, and only sums over micro-steps and ranks are bounded. */
 #include "core/oracle/window.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/oracle/exact_inputs.h"
 
 void cd_window_init(cd_window *window, const cddp_allocator *allocator)
 {
@@ -114,16 +124,23 @@ static cddp_status sum_samples(cd_window *w, const cd_start *start, const cd_ora
 {
     const cd_oracle_engine *e = start->engine;
     uint32_t count = e->sample_count(e->self, whole);
-    bool single = start->sample_wise && has_values(start);
+    bool single = start->sample_wise && has_values(start) && !w->rounds;
     for (uint32_t s = 0; s < (single ? count : count > 0); s++) {
         cd_oracle_part part = *whole;
+        bool rounded = true;
         if (single) part.sample = s;
         e->drop_gradients(e->self);
+        bool has_flags = cd_exact_flags_begin();
         CD_TRY(e->run(e->self, &part, err));
+        if (single && (!has_flags || !cd_exact_flags_end(&rounded) || rounded)) {
+            w->rounds = true;
+            return CDDP_OK;
+        }
         CD_TRY(take_part(w, start, err));
     }
     return CDDP_OK;
 }
+
 
 static cddp_status push_kept(cd_window *w, const cd_start *start, cddp_error *err)
 {
@@ -165,11 +182,13 @@ static cddp_status take_contribution(cd_window *w, cd_window_parameter *p, const
         return CDDP_OK;
     }
     if (p->contributions.limbs == NULL) return CDDP_OK;
-    if (!w->divided || grad->kind == CDDP_GRAD_SPARSE) {
-        CD_TRY(cd_numbers_read_gradient(&w->numbers, grad, p->contributions.numel, err));
-    } else {
-        CD_TRY(device->copy(&p->expected, &grad->value, NULL, err));
-        if (w->division == CD_ORACLE_DIVISION_TRUE) CD_TRY(device->divide(&p->expected, &p->expected, (int64_t)w->divisor, NULL, err));
+    bool is_sparse = grad->kind == CDDP_GRAD_SPARSE;
+    if (!w->divided || is_sparse) CD_TRY(cd_numbers_read_gradient(&w->numbers, grad, p->contributions.numel, err));
+    if (w->divided) {
+        if (is_sparse) CD_TRY(cd_numbers_write(&w->numbers, &p->expected, w->numbers.values, err));
+        else CD_TRY(device->copy(&p->expected, &grad->value, NULL, err));
+        /* A sparse gradient is truly divided in place, whatever the path of the dense ones (SPA-02). */
+        if (is_sparse || w->division == CD_ORACLE_DIVISION_TRUE) CD_TRY(device->divide(&p->expected, &p->expected, (int64_t)w->divisor, NULL, err));
         else CD_TRY(device->multiply_reciprocal(&p->expected, &p->expected, (int64_t)w->divisor, NULL, err));
         CD_TRY(cd_numbers_read(&w->numbers, &p->expected, err));
     }
@@ -183,6 +202,24 @@ static cddp_status sum_rank(cd_window *w, const cd_start *start, const cd_oracle
     const cddp_grad *grads = start->engine->gradients(start->engine->self);
     for (size_t i = 0; i < w->parameter_count; i++) CD_TRY(take_contribution(w, &w->parameters[i], &grads[i], err));
     w->contributors++;
+    return CDDP_OK;
+}
+
+/* Link 1's sums. Stops early when a sample turns out to round; the caller then starts again. */
+static cddp_status sum_all(cd_window *w, const cd_start *start, const cd_oracle_reduction *reduction, cddp_error *err)
+{
+    bool started_single = !w->rounds;
+    CD_TRY(clear_parameters(w, err));
+    CD_TRY(start->engine->load(start->engine->self, start->values, start->buffers, err));
+    for (uint32_t rank = 0; rank < start->world_size; rank++) {
+        if (!rank_contributes(start, reduction, rank)) continue;
+        CD_TRY(push_kept(w, start, err));
+        for (uint32_t m = reduction->micro_first; m <= reduction->micro_step; m++) {
+            cd_oracle_part part = part_of(reduction, rank, m);
+            CD_TRY(sum_samples(w, start, &part, err));
+            if (started_single && w->rounds) return CDDP_OK;
+        }
+    }
     return CDDP_OK;
 }
 
@@ -209,16 +246,9 @@ cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd
         cd_window_fini(w); /* half of the sums would look like sums of nothing */
         return status;
     }
-    CD_TRY(clear_parameters(w, err));
-    CD_TRY(start->engine->load(start->engine->self, start->values, start->buffers, err));
-    for (uint32_t rank = 0; rank < start->world_size; rank++) {
-        if (!rank_contributes(start, reduction, rank)) continue;
-        CD_TRY(push_kept(w, start, err));
-        for (uint32_t m = reduction->micro_first; m <= reduction->micro_step; m++) {
-            cd_oracle_part part = part_of(reduction, rank, m);
-            CD_TRY(sum_samples(w, start, &part, err));
-        }
-    }
+    bool started_single = !w->rounds;
+    CD_TRY(sum_all(w, start, reduction, err));
+    if (started_single && w->rounds) CD_TRY(sum_all(w, start, reduction, err));
     for (uint32_t rank = 0; rank < start->world_size; rank++)
         if (rank_contributes(start, reduction, rank)) CD_TRY(sum_rank(w, start, reduction, rank, err));
     for (size_t i = 0; w->is_exact_device && i < w->parameter_count; i++) {

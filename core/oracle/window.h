@@ -38,6 +38,7 @@ typedef struct cd_window {
     size_t parameter_count;
     cd_numbers numbers;
     bool is_valid, is_exact_device, divided; /* divided: contributions hold divided values */
+    bool rounds; /* a sample's own computation was seen to round: sums are then taken over whole micro-batches */
     uint32_t contributors, parts;
     /* What it was computed for. */
     uint32_t step, micro_first, micro_step;
