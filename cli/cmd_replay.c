@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* replay: a recorded run once more on the simulator, compared event by event; or a scenario under a choice string. */
+#define _POSIX_C_SOURCE 200809L
 #include "cddp/store.h"
 #include "cli/interrupt.h"
+#include "cli/overrides.h"
 #include "cli/replay.h"
 #include "cli/report.h"
 #include "cli/session.h"
@@ -172,7 +174,8 @@ static int replay_schedule(cd_cli *cli, const char *schedule)
     cd_result_init(&result);
     int exit_code;
     cddp_status status = cd_report_target_read(cli->args, &target, &err);
-    cd_session session = {.cli = cli, .level = CDDP_TRACE_DIGEST, .overrides = "", .schedule = schedule};
+    if (status == CDDP_OK) status = cd_overrides_read(cli->args, &overrides, &err);
+    cd_session session = {.cli = cli, .level = CDDP_TRACE_DIGEST, .overrides = cd_text_get(&overrides), .schedule = schedule};
     if (status == CDDP_OK) status = cd_session_run(&session, cli->args->operands[0], &result, &err);
     if (status == CDDP_OK) {
         cd_report report = {.results = &result, .count = 1, .registry = cli->registry, .exit_code = result.exit_code, .verbose = true};

@@ -47,23 +47,6 @@ void cd_json_close(cd_json *json, char bracket)
     if (json->depth == 0) cd_text_push(json->text, "\n");
 }
 
-size_t cd_utf8_length(const char *text)
-{
-    /* The ranges of Unicode's table of well-formed sequences: no overlong form, no surrogate, nothing above
-    ** U+10FFFF. */
-    const unsigned char *b = (const unsigned char *)text;
-    if (b[0] < 0x80) return 1;
-    size_t length = b[0] >= 0xc2 && b[0] <= 0xdf ? 2 : (b[0] & 0xf0) == 0xe0 ? 3 : b[0] >= 0xf0 && b[0] <= 0xf4 ? 4 : 0;
-    unsigned char low = 0x80, high = 0xbf;
-    if (b[0] == 0xe0) low = 0xa0;
-    if (b[0] == 0xed) high = 0x9f;
-    if (b[0] == 0xf0) low = 0x90;
-    if (b[0] == 0xf4) high = 0x8f;
-    for (size_t i = 1; i < length; i++, low = 0x80, high = 0xbf)
-        if (b[i] < low || b[i] > high) return 0;
-    return length;
-}
-
 static void push_quoted(cd_text *text, const char *value)
 {
     cd_text_push(text, "\"");

@@ -30,6 +30,3 @@ void cd_json_digest(cd_json *json, uint64_t value);
 void cd_json_put_text(cd_json *json, const char *key, const char *value);
 void cd_json_put_integer(cd_json *json, const char *key, int64_t value);
 void cd_json_put_flag(cd_json *json, const char *key, bool value);
-
-/* The length of a valid UTF-8 sequence at text, 0 when it is not one. */
-size_t cd_utf8_length(const char *text);

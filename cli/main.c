@@ -26,9 +26,12 @@ static int (*const commands[CD_COMMAND_COUNT])(cd_cli *cli) = {
 int cd_cli_fail(const cd_cli *cli, const cddp_error *err)
 {
     cd_text text;
+    char message[CDDP_ERROR_MESSAGE_BYTES];
+    snprintf(message, sizeof message, "%s", err->message);
+    cd_text_clean(message); /* it may quote a file */
     cd_text_init(&text, cli->color_err);
     cd_text_style(&text, CD_STYLE_RED, "cddp-verify:");
-    cd_text_printf(&text, " %s\n", err->message);
+    cd_text_printf(&text, " %s\n", message);
     fputs(cd_text_get(&text), stderr);
     cd_text_fini(&text);
     return err->status == CDDP_E_UNSUPPORTED || err->status == CDDP_E_BACKEND || err->status == CDDP_E_NOMEM ? CD_EXIT_ENVIRONMENT

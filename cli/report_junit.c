@@ -19,6 +19,7 @@ static void push_escaped(cd_text *text, const char *value)
         else if (byte == '>') cd_text_push(text, "&gt;");
         else if (byte == '"') cd_text_push(text, "&quot;");
         else if (byte == '\n') cd_text_push(text, "&#10;");
+        else if (byte == '\t') cd_text_push(text, "&#9;");
         else if (length == 0 || byte < 0x20) cd_text_push(text, "\xef\xbf\xbd");
         else if (length == 3 && memcmp(at, "\xef\xbf", 2) == 0 && (unsigned char)at[2] >= 0xbe) cd_text_push(text, "\xef\xbf\xbd");
         else cd_text_push_bytes(text, at, length);

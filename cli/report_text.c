@@ -112,10 +112,10 @@ static void put_facts(cd_text *text, const cd_report *report, const cd_result *r
 {
     cd_text facts;
     cd_text_init(&facts, false);
-    cd_text_printf(&facts, "%" PRIu32 " rank%s, %" PRIu32 " step%s on %s, seed %" PRIu64 "; %" PRIu64 " events, %zu invariants exercised; "
+    cd_text_printf(&facts, "%" PRIu32 " rank%s, %" PRIu32 " step%s on %s, seed %" PRIu64 "; %" PRIu64 " events, %zu invariant%s exercised; "
                    "trace %016" PRIx64 ", plan %016" PRIx64, result->world_size, result->world_size == 1 ? "" : "s", result->steps,
                    result->steps == 1 ? "" : "s", result->backend, result->seed, result->event_count, result->exercise_count,
-                   result->trace_digest, result->plan_digest);
+                   result->exercise_count == 1 ? "" : "s", result->trace_digest, result->plan_digest);
     if (report->timings && result->wall_ns > 0) cd_text_printf(&facts, "; %.1f ms", (double)result->wall_ns / 1e6);
     put_line(text, "run", cd_text_get(&facts));
     cd_text_fini(&facts);
@@ -142,8 +142,9 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
 {
     put_header(text, result);
     put_details(text, result);
-    /* A summary that only repeats the culprit's title says nothing new. */
-    bool told = result->finding_count > 0 && strstr(result->summary, result->findings[0].finding.title) != NULL;
+    /* A summary that only repeats the verdict or the culprit's title says nothing new. */
+    bool told = strcmp(result->summary, result->verdict) == 0 ||
+                (result->finding_count > 0 && strstr(result->summary, result->findings[0].finding.title) != NULL);
     if (result->summary[0] != '\0' && result->details[0] == '\0' && !told) put_line(text, "", result->summary);
     if (strcmp(result->reason, result->summary) != 0) put_line(text, "because", result->reason);
     for (size_t i = 0; i < result->finding_count && (i == 0 || report->verbose); i++) put_finding(text, &result->findings[i], i == 0);

@@ -3,6 +3,7 @@
 #include "cli/result.h"
 
 #include "cli/command.h"
+#include "cli/text.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/trace/event.h"
@@ -28,7 +29,20 @@ const char *cd_result_copy(cd_result *result, const char *text)
     char *copy = bytes > 1 ? cd_arena_push(&result->arena, bytes) : NULL;
     if (copy == NULL) return "";
     memcpy(copy, text, bytes);
+    cd_text_clean(copy);
     return copy;
+}
+
+/* A finding may come from a store, that is from anybody. */
+void cd_result_take_finding(cd_result *result, cd_result_finding *to, const cddp_finding *finding)
+{
+    *to = (cd_result_finding){.finding = *finding};
+    to->finding.check = cd_result_copy(result, finding->check);
+    cd_text_clean(to->finding.parameter);
+    cd_text_clean(to->finding.title);
+    cd_text_clean(to->finding.expected);
+    cd_text_clean(to->finding.actual);
+    cd_text_clean(to->finding.advice);
 }
 
 const char *cd_result_verdict_name(int exit_code)
@@ -90,10 +104,7 @@ cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *v, cdd
     result->trace_digest = v->trace_digest;
     result->plan_digest = v->plan_digest;
     result->virtual_time_ns = v->time_ns;
-    for (size_t i = 0; i < v->finding_count; i++) {
-        result->findings[i].finding = v->findings[i];
-        result->findings[i].finding.check = cd_result_copy(result, v->findings[i].check);
-    }
+    for (size_t i = 0; i < v->finding_count; i++) cd_result_take_finding(result, &result->findings[i], &v->findings[i]);
     for (size_t i = 0; i < v->exercise_count; i++)
         result->exercises[i] = (cddp_exercise){cd_result_copy(result, v->exercises[i].check),
                                                cd_result_copy(result, v->exercises[i].how), v->exercises[i].count};

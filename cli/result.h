@@ -50,7 +50,9 @@ typedef struct cd_result {
 void cd_result_init(cd_result *result);
 void cd_result_fini(cd_result *result); /* accepts a zeroed one */
 
-const char *cd_result_copy(cd_result *result, const char *text); /* NULL copies "" */
+/* Texts are copied clean (cd_text_clean); NULL copies "". */
+const char *cd_result_copy(cd_result *result, const char *text);
+void cd_result_take_finding(cd_result *result, cd_result_finding *to, const cddp_finding *finding);
 const char *cd_result_verdict_name(int exit_code);
 /* Copies what a verdict says; context lines come later. */
 cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *verdict, cddp_error *err) CDDP_MUST_CHECK;

@@ -44,8 +44,7 @@ static cddp_status take_finding(void *context, const cddp_finding *finding, cddp
     cd_result *r = c->result;
     if (r->finding_count == c->capacity)
         return cd_fail(err, CDDP_E_CORRUPT, "the store holds more findings than it counted (%zu)", c->capacity);
-    r->findings[r->finding_count] = (cd_result_finding){.finding = *finding};
-    r->findings[r->finding_count++].finding.check = cd_result_copy(r, finding->check);
+    cd_result_take_finding(r, &r->findings[r->finding_count++], finding);
     return CDDP_OK;
 }
 

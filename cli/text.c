@@ -75,6 +75,35 @@ void cd_text_style(cd_text *text, cd_style style, const char *format, ...)
     if (styled) cd_text_push(text, "\033[0m");
 }
 
+size_t cd_utf8_length(const char *text)
+{
+    /* The ranges of Unicode's table of well-formed sequences: no overlong form, no surrogate, nothing above
+    ** U+10FFFF. */
+    const unsigned char *b = (const unsigned char *)text;
+    if (b[0] < 0x80) return 1;
+    size_t length = b[0] >= 0xc2 && b[0] <= 0xdf ? 2 : (b[0] & 0xf0) == 0xe0 ? 3 : b[0] >= 0xf0 && b[0] <= 0xf4 ? 4 : 0;
+    unsigned char low = 0x80, high = 0xbf;
+    if (b[0] == 0xe0) low = 0xa0;
+    if (b[0] == 0xed) high = 0x9f;
+    if (b[0] == 0xf0) low = 0x90;
+    if (b[0] == 0xf4) high = 0x8f;
+    for (size_t i = 1; i < length; i++, low = 0x80, high = 0xbf)
+        if (b[i] < low || b[i] > high) return 0;
+    return length;
+}
+
+void cd_text_clean(char *text)
+{
+    for (char *at = text; *at != '\0';) {
+        unsigned char byte = (unsigned char)*at;
+        size_t length = cd_utf8_length(at);
+        bool control = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f || (length == 2 && byte == 0xc2 && (unsigned char)at[1] < 0xa0);
+        for (size_t i = 0; i < length && control; i++) at[i] = '?';
+        if (length == 0) *at = '?';
+        at += length == 0 ? 1 : length;
+    }
+}
+
 void cd_text_wrap(cd_text *text, const char *words, size_t indent, size_t width)
 {
     size_t column = indent;
