@@ -45,7 +45,8 @@ void cd_micro_resolve(const cddp_plan *plan, const cddp_plan_settings *settings,
 {
     const bool is_last = place.micro_step + 1 == settings->train.micro_steps;
     *micro = (cd_micro){.place = place, .sync = is_last, .sync_backward = is_last, .forwards = 1, .backwards = 1,
-                        .grad_mode = true, .samples = (uint32_t)settings->data.samples};
+                        .grad_mode = true, .samples = (uint32_t)settings->data.samples,
+                        .ready = (cd_ready_kind)plan->schedule.ready};
     for (size_t i = 0; i < plan->when_count; i++) {
         if (applies(&plan->whens[i], place)) {
             apply(&plan->whens[i], micro);
