@@ -62,6 +62,7 @@ struct cd_judge {
     uint32_t *sorted;       /* (finding_count) after end */
     size_t finding_count, finding_capacity, cause_capacity, sorted_count;
     uint32_t findings_per_check;
+    uint32_t replica_seat; /* the first check that compares replicas after a step */
     bool out_of_memory, ended;
 };
 
@@ -187,6 +188,8 @@ cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, c
     for (size_t i = 0; i < count; i++)
         CD_TRY_OUT(begin_seat(j, options->checks != NULL ? options->checks[i] : cd_check_get(i), err));
     CD_TRY_OUT(build_listeners(j, err));
+    /* By name: a registry may hold copies of the tables. */
+    while (j->replica_seat < count && strcmp(j->seats[j->replica_seat].check->name, cd_check_parameq.name) != 0) j->replica_seat++;
     *judge = j;
     return CDDP_OK;
 out:
@@ -226,13 +229,18 @@ static int compare_u64(uint64_t a, uint64_t b)
     return a < b ? -1 : a > b;
 }
 
-/* Step, causes before consequences, causal order of the checks, micro-step, rank, parameter, order of report. */
+/* Where a finding stands in the causal order: with its check, or just before the first check on replicas. */
+static uint64_t cause_of(const cd_judge *j, uint32_t finding)
+{
+    return j->findings[finding].is_consequence ? 2 * (uint64_t)j->replica_seat : 2 * (uint64_t)j->causes[finding] + 1;
+}
+
+/* Step, causal order of the checks, micro-step, rank, parameter, order of report. */
 static int compare_findings(const cd_judge *j, uint32_t a, uint32_t b)
 {
     const cddp_finding *x = &j->findings[a], *y = &j->findings[b];
     int order = compare_u64(x->step, y->step);
-    if (order == 0) order = compare_u64(x->is_consequence, y->is_consequence);
-    if (order == 0) order = compare_u64(j->causes[a], j->causes[b]);
+    if (order == 0) order = compare_u64(cause_of(j, a), cause_of(j, b));
     if (order == 0) order = compare_u64(x->micro_step, y->micro_step);
     if (order == 0) order = compare_u64((uint64_t)((int64_t)x->rank + 1), (uint64_t)((int64_t)y->rank + 1));
     if (order == 0) order = compare_u64((uint64_t)((int64_t)x->param + 1), (uint64_t)((int64_t)y->param + 1));

@@ -43,9 +43,8 @@ const cddp_trace_sink *cd_judge_get_sink(cd_judge *judge);
 /* A recorded trace, in (time, rank, sequence) order. */
 cddp_status cd_judge_push_trace(cd_judge *judge, const cd_memory_sink *trace, cddp_error *err) CDDP_MUST_CHECK;
 
-/* Lets every check draw its conclusions and sorts the findings: by step, causes before what says of itself that it is
-** a consequence, then causal order of the checks, then micro-step, rank and parameter; so the first finding is the
-** culprit and the rest are what it led to. */
+/* Lets every check draw its conclusions and sorts the findings: by step, then causal order, then micro-step, rank and
+** parameter; so the first finding is the culprit and the rest are what it led to. */
 cddp_status cd_judge_end(cd_judge *judge, cddp_error *err) CDDP_MUST_CHECK;
 
 size_t cd_judge_finding_count(const cd_judge *judge);

@@ -33,7 +33,7 @@ typedef struct cddp_finding {
     char expected[160];  /* one side, in words */
     char actual[160];    /* the other side */
     char advice[256];    /* what to look at or try; may be empty */
-    bool is_consequence; /* likely the effect of another finding of the same step: told after its causes */
+    bool is_consequence; /* follows from the gradients of its step: told after what is said about them, before replicas */
     uint32_t event_count;
     struct {
         uint32_t rank;
