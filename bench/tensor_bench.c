@@ -77,7 +77,7 @@ static void fill(product *p)
     }
 }
 
-/* GFLOP/s of every version, and the ratio of the best one to OpenBLAS; 0 without it. */
+/* GFLOP/s of every version (* is the one that runs), and its ratio to OpenBLAS; 0 without it. */
 static double bench_product(int64_t n, bool is_f64)
 {
     static const char *const names[CD_ISA_COUNT] = {"portable", "avx2", "avx512"};
@@ -88,10 +88,12 @@ static double bench_product(int64_t n, bool is_f64)
     double own = 0, ratio = 0;
     fill(&p);
     printf("matmul %s %4" PRId64 "³", is_f64 ? "f64" : "f32", n);
-    for (int isa = CD_ISA_PORTABLE; isa <= (int)cd_isa_best(); isa++) {
+    for (int isa = CD_ISA_PORTABLE; isa < CD_ISA_COUNT; isa++) {
         p.isa = (cd_isa)isa;
-        own = operations / best_seconds(run_own, &p, tries);
-        printf("  %s %6.1f", names[isa], own);
+        if (!cd_isa_is_available(p.isa)) continue;
+        double rate = operations / best_seconds(run_own, &p, tries);
+        if (p.isa == cd_isa_best()) own = rate;
+        printf("  %s%s %6.1f", names[isa], p.isa == cd_isa_best() ? "*" : "", rate);
     }
 #if defined(CDDP_BENCH_OPENBLAS)
     double blas = operations / best_seconds(run_openblas, &p, tries);

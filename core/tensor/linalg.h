@@ -21,7 +21,8 @@ typedef struct cd_matmul_args {
 
 /* Which version of the inner loop runs; all give the same bits. */
 typedef enum cd_isa { CD_ISA_PORTABLE, CD_ISA_AVX2, CD_ISA_AVX512, CD_ISA_COUNT } cd_isa;
-cd_isa cd_isa_best(void); /* the widest that this processor runs */
+bool cd_isa_is_available(cd_isa isa); /* this processor runs it */
+cd_isa cd_isa_best(void);             /* the fastest that it runs */
 
 /* allocator: for packing buffers; NULL is the heap. Fails only with CDDP_E_NOMEM. */
 cddp_status cd_matmul(const cd_matmul_args *args, cd_isa isa, const cddp_allocator *allocator, cddp_error *err);
