@@ -253,6 +253,8 @@ cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro, cddp_erro
     }
     if (is_last) {
         CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_AFTER_BACKWARD, err));
+    } else if (micro->sync && cd_micro_contributes(micro)) {
+        CD_TRY(cd_trainer_close_window(t, micro, err));
     }
     return CDDP_OK;
 }

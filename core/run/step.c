@@ -35,8 +35,9 @@ static cd_oracle_division declared_division(const cd_trainer *t)
     if (ddp->batched_grad_copy) {
         return CD_ORACLE_DIVISION_TRUE;
     }
-    return !ddp->gradient_as_bucket_view || t->settings.train.zero_grad == 0 ? CD_ORACLE_DIVISION_RECIPROCAL
-                                                                            : CD_ORACLE_DIVISION_ANY;
+    /* In view mode a fresh gradient takes the copy path, a kept one is divided in place (GRD-06). */
+    const bool is_fresh = t->window_first == 0 && (t->settings.train.zero_grad == 0 || t->step == 0);
+    return !ddp->gradient_as_bucket_view || is_fresh ? CD_ORACLE_DIVISION_RECIPROCAL : CD_ORACLE_DIVISION_ANY;
 }
 
 /* A cast is bounded by the rounding of its wire (HK-03); other lossy hooks state laws of their own. */
@@ -57,8 +58,18 @@ static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_err
     const cd_oracle_reduction reduction = {.step = last->place.step, .micro_step = last->place.micro_step,
                                      .division = declared_division(t), .wire = t->wire,
                                      .lossy = hook_is_judged_by_its_law(t),
-                                     .divisor = divisor, .gradients = t->grad_views};
+                                     .divisor = divisor, .micro_first = t->window_first, .gradients = t->grad_views};
     CD_TRY(cd_oracle_judge_gradients(t->oracle, &reduction, t->buffer_views, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro, cddp_error *err)
+{
+    CD_TRY(judge_gradients(t, micro, err));
+    t->window_first = micro->place.micro_step + 1;
+    if (t->oracle != NULL) {
+        CD_TRY(cd_oracle_begin_step(t->oracle, micro->place.step, t->views, t->grad_views, err));
+    }
     return CDDP_OK;
 }
 

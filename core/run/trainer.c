@@ -374,6 +374,7 @@ static cddp_status train_step(cd_trainer *t, uint32_t step, cddp_error *err)
 {
     cd_micro micro = {0};
     t->step = step;
+    t->window_first = 0;
     cd_trainer_refresh_views(t);
     if (t->oracle != NULL) {
         CD_TRY(cd_oracle_begin_step(t->oracle, step, t->views, t->grad_views, err));
@@ -455,6 +456,7 @@ cddp_status cd_trainer_train(cd_trainer *t, cddp_error *err)
     }
     CD_TRY(cd_trainer_tell_parameters(t, CD_MOMENT_END, err));
     CD_TRY(cd_trainer_tell_buffers(t, CD_MOMENT_END, err));
+    CD_TRY(cd_trainer_tell_optimizers(t, CD_MOMENT_END, err));
     if (t->oracle != NULL) {
         cd_trainer_refresh_views(t);
         CD_TRY(cd_oracle_finish(t->oracle, t->views, err));

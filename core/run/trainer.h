@@ -73,6 +73,7 @@ typedef struct cd_trainer {
     uint32_t gradient_count;  /* that became ready in the running backward */
     bool has_stepped;         /* the step was taken, or given up, inside the micro-step */
     uint32_t step;
+    uint32_t window_first;    /* first micro-step since the last reduction of this step */
 } cd_trainer;
 
 cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **trainer, cddp_error *err) CDDP_MUST_CHECK;
@@ -97,6 +98,8 @@ cddp_status cd_tensor_add_number(const cddp_tensor *tensor, double number, cddp_
 /* step.c */
 cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *err) CDDP_MUST_CHECK;
+/* A reduction in the middle of a step: judged by itself; what follows adds to its result (FIN-06). */
+cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_zero_grad(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 
 /* collectives.c */
