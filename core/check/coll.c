@@ -6,7 +6,7 @@
 **     C2  the output of a broadcast is what the root sent
 **     C3  an input that is not also the output is the same after as before
 **     C4  compare events of link 2 whose error has no other explanation: the sum of what entered is not what came out.
-**         Only when what entered is what the oracle averaged: no comm hook, every rank's local gradient was its own
+**         Only when what entered is what the oracle averaged: a bucket was reduced in that micro-step, no comm hook, every rank's local gradient was its own
 **         one-process gradient at that step (link 3), and all ranks had the same parameters and loss scale up to it
 ** Exercised     an output was compared across at least two members.
 ** Blame         C1: the odd ranks. C2: the ranks that differ from the root. C3: the rank. C4: the rank and parameter.
@@ -30,11 +30,12 @@ typedef struct recent {
     recent_post posts[RECENT_MAX];
 } recent;
 
-/* All parameters of a rank after one step, folded together. */
+/* All parameters of a rank after one step, folded together; and when it last reduced something. */
 typedef struct running_hash {
     uint64_t digest;
     cddp_event last;
-    bool is_open;
+    uint32_t reduced_step, reduced_micro; /* of its last completed bucket */
+    bool is_open, has_reduced;
 } running_hash;
 
 typedef struct state {
@@ -145,11 +146,22 @@ static void take_compare(state *s, const cddp_event *e)
         s->local_step = e->step;
     }
     const cddp_event *w = &s->worst;
-    if (c->link != CD_LINK_REDUCTION || c->shape != CD_SHAPE_UNEXPLAINED) return;
+    const running_hash *h = cd_ranks_find(&s->hashes, e->rank);
+    bool reduced = h != NULL && h->has_reduced && h->reduced_step == e->step && h->reduced_micro == e->micro_step;
+    if (!reduced || c->link != CD_LINK_REDUCTION || c->shape != CD_SHAPE_UNEXPLAINED) return;
     if (s->has_worst && (w->step < e->step || (w->step == e->step && w->rank <= e->rank))) return;
     s->has_worst = true;
     s->worst = *e;
     s->worst.text = NULL;
+}
+
+static void take_bucket(state *s, const cddp_event *e)
+{
+    running_hash *h = cd_ranks_add(&s->hashes, e->rank);
+    if (h == NULL) return;
+    h->has_reduced = true;
+    h->reduced_step = e->step;
+    h->reduced_micro = e->micro_step;
 }
 
 /* Whether all ranks were alike, as far as the trace tells, when the reduction of a step began. */
@@ -185,6 +197,7 @@ static void event(void *self, const cddp_event *e)
     else if (e->kind == CDDP_EV_compare) take_compare(s, e);
     else if (e->kind == CDDP_EV_value) take_value(s, e);
     else if (e->kind == CDDP_EV_hook_call) s->has_hook = true;
+    else if (e->kind == CDDP_EV_bucket_done) take_bucket(s, e);
     else if (e->kind == CDDP_EV_optimizer_step)
         cd_agree_push(&s->starts, &(cd_statement){.key = CD_KEY(e->step, 1 + e->as.optimizer_step.optimizer), CD_SAYS(e->as.optimizer_step.loss_scale)}, e);
     else if (e->kind == CDDP_EV_group) {
@@ -265,7 +278,7 @@ static void end(void *self)
 }
 
 static const uint16_t kinds[] = {CDDP_EV_group, CDDP_EV_collective_post, CDDP_EV_collective_done, CDDP_EV_compare, CDDP_EV_param,
-                                 CDDP_EV_value, CDDP_EV_hook_call, CDDP_EV_optimizer_step};
+                                 CDDP_EV_value, CDDP_EV_hook_call, CDDP_EV_bucket_done, CDDP_EV_optimizer_step};
 
 CD_CHECK_TABLE(coll, "I-COLL", "collectives compute what their names say",
                "The backend's result equals the mathematical collective over the whole grid of operation, algorithm, dtype, count, in-place flag and world size.");
