@@ -254,27 +254,31 @@ TEST(embedding, sums_equal_rows_of_a_sample_in_order_of_position)
 
 TEST(losses, sum_elements_then_weighted_samples_in_order_and_divide_once)
 {
-    enum { WIDTH = 9 };
+    enum { SAMPLES = 61, WIDTH = 9 };
     bench b;
     cd_value *target = NULL, *losses = NULL, *loss = NULL;
-    float wanted[N], total = 0, dx[N * WIDTH];
-    const double weights[N] = {0.3, 1, 0.7, 2.1, 1.9, 0.1, 0.45};
-    bench_open(&b, (const operand[]){{2, {N, WIDTH}}, {2, {N, WIDTH}}}, 2);
+    float wanted[SAMPLES], total = 0, backwards = 0, dx[SAMPLES * WIDTH];
+    double weights[SAMPLES];
+    bench_open(&b, (const operand[]){{2, {SAMPLES, WIDTH}}, {2, {SAMPLES, WIDTH}}}, 2);
+    for (int s = 0; s < SAMPLES; s++) weights[s] = slope(s);
     assert_ok(cd_graph_detach(b.f.graph, b.p[1], &target, &b.f.err), &b.f.err);
     assert_ok(cd_squared_error(b.f.graph, b.p[0], target, &losses, &b.f.err), &b.f.err);
     assert_ok(cd_weighted_sum(b.f.graph, losses, weights, 7, &loss, &b.f.err), &b.f.err);
-    for (int s = 0; s < N; s++) {
+    for (int s = 0; s < SAMPLES; s++) {
         wanted[s] = 0;
         for (int i = s * WIDTH; i < (s + 1) * WIDTH; i++)
             wanted[s] += (b.x[0][i] - b.x[1][i]) * (b.x[0][i] - b.x[1][i]);
         total += wanted[s] * (float)weights[s];
     }
+    for (int s = SAMPLES; s-- > 0;) backwards += wanted[s] * (float)weights[s];
+    assert_true(total != backwards); /* else this test could not tell */
     total /= 7;
-    assert_same("losses", cd_tensor_data(&losses->tensor), wanted, N);
+    assert_same("losses", cd_tensor_data(&losses->tensor), wanted, SAMPLES);
     assert_same("loss", cd_tensor_data(&loss->tensor), &total, 1);
     assert_ok(backward_from(&b.f, loss, false), &b.f.err);
-    for (int i = 0; i < N * WIDTH; i++) dx[i] = (1.0f / 7) * (float)weights[i / WIDTH] * (2 * (b.x[0][i] - b.x[1][i]));
-    assert_same("dx", cd_tensor_data(&b.f.module->parameters[0].grad.value), dx, N * WIDTH);
+    for (int i = 0; i < SAMPLES * WIDTH; i++)
+        dx[i] = (1.0f / 7) * (float)weights[i / WIDTH] * (2 * (b.x[0][i] - b.x[1][i]));
+    assert_same("dx", cd_tensor_data(&b.f.module->parameters[0].grad.value), dx, SAMPLES * WIDTH);
     fixture_close(&b.f);
 }
 
