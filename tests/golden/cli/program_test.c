@@ -39,6 +39,7 @@ TEST(program, every_command_explains_itself_in_two_ways)
     program_open(&p);
     for (size_t i = 0; i < COMMAND_COUNT; i++) {
         cd_test_row("%s", commands[i].name);
+        if (strcmp(commands[i].name, "help") == 0) continue; /* it is the overview */
         snprintf(arguments, sizeof arguments, "%s --help", commands[i].name);
         program_run(&p, arguments);
         assert_int_equal(p.exit_code, 0);
