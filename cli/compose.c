@@ -7,6 +7,7 @@
 #include "cli/compose.h"
 
 #include "backends/sim/sim_backend.h"
+#include "cli/compose_process.h"
 #include "cddp/process.h"
 #include "cddp/self.h"
 #include "core/base/alloc.h"
@@ -34,6 +35,8 @@ struct cd_compose {
     cd_replay_chooser replay;
     /* a single process */
     cddp_solo_world *solo;
+    /* forked processes */
+    cd_compose_process *process;
 };
 
 /* ---- the simulator ---- */
@@ -161,12 +164,30 @@ static cddp_status open_self(cd_compose *c, cddp_error *err)
     return CDDP_OK;
 }
 
+/* ---- forked processes over a backend that a module brought ---- */
+
+static cddp_status open_process(cd_compose *c, cddp_error *err)
+{
+    const cddp_plan *plan = c->options.plan;
+    const char *name = c->options.backend != NULL ? c->options.backend : plan->world.backend;
+    const cddp_backend *module = c->options.registry != NULL ? cddp_registry_find_backend(c->options.registry, name) : NULL;
+    if (module == NULL) return cd_fail(err, CDDP_E_BACKEND, "backend '%s' is not here; `cddp-verify doctor` says why", name);
+    if (plan->fault_count > 0)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "the scenario plants faults, which only the simulator can do; it runs on backend '%s'", name);
+    if (plan->settings.model.device != 0)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "device '%s' holds no numbers that backend '%s' could send",
+                       plan->settings.model.device == 1 ? "symbol" : "shape", name);
+    CD_TRY(cd_compose_process_open(plan, module, &c->relay, &c->process, err));
+    c->backend = module;
+    return CDDP_OK;
+}
+
 /* ---- life ---- */
 
 static const struct {
     const char *name;
     cddp_status (*open)(cd_compose *c, cddp_error *err);
-} openers[] = {{"sim", open_sim}, {"self", open_self}};
+} openers[] = {{"sim", open_sim}, {"self", open_self}, {"gloo", open_process}};
 
 cddp_status cd_compose_open(const cd_compose_options *options, cd_compose **compose, cddp_error *err)
 {
@@ -203,6 +224,9 @@ void cd_compose_fill(cd_compose *c, cddp_run_options *options)
     options->relay = &c->relay;
     options->level = c->options.level;
     options->allocator = c->options.allocator;
+    if (c->process != NULL) {
+        cd_compose_process_fill(c->process, options);
+    }
 }
 
 size_t cd_compose_print_schedule(const cd_compose *c, char *text, size_t text_bytes)
@@ -221,6 +245,7 @@ void cd_compose_close(cd_compose *c)
     if (c != NULL) {
         cd_sim_destroy(c->sim);
         cddp_solo_world_close(c->solo);
+        cd_compose_process_close(c->process);
         cd_release(c->options.allocator, c->faults, (c->fault_count + 1) * sizeof *c->faults);
         cd_release(c->options.allocator, c, sizeof *c);
     }

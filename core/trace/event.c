@@ -44,6 +44,8 @@ int32_t cd_event_find(const char *name)
 
 static int print_field(char *text, size_t bytes, const cddp_field_info *info, int64_t value)
 {
+    bool is_name = info->type == CDDP_FIELD_dtype || info->type == CDDP_FIELD_op || info->type == CDDP_FIELD_redop;
+    if (is_name && value < 0) return snprintf(text, bytes, " %s=-", info->name); /* the operation has none */
     switch (info->type) {
     case CDDP_FIELD_digest:
         return snprintf(text, bytes, " %s=%016" PRIx64, info->name, (uint64_t)value);

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks as forked processes: their rendezvous, their backend, and the way of their events back to us.
+**
+** An event travels as its bytes and its text; both ends are the same program on the same machine. A rank sends
+** what it has whenever it starts to wait for a communication and at the end of a step, so that of a rank that is
+** killed everything up to its last wait is known.
+**
+** The verifier guards every group (fingerprints before each collective) unless the scenario gives options of its
+** own: real libraries crash or mix data when ranks disagree, and it is the disagreement that is to be shown.
+*/
+#define _POSIX_C_SOURCE 200809L
+#include "cli/compose_process.h"
+
+#include "cddp/process.h"
+#include "cddp/rendezvous.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define WIRE_BYTES 16384
+#define TIMEOUT_NS UINT64_C(20000000000)   /* of an operation when the scenario names none */
+#define DEADLINE_NS UINT64_C(600000000000) /* of the whole run */
+#define GRACE_NS UINT64_C(2000000000)
+
+struct cd_compose_process {
+    const cddp_plan *plan;
+    const cddp_backend *module;
+    cddp_relay_sink *relay;
+    cddp_process_world *world;
+    cddp_backend table; /* the module's with guarded groups; each rank binds its own copy */
+    char directory[64]; /* of the rendezvous */
+};
+
+/* Lives in the rank's process. */
+typedef struct rank_side {
+    cddp_trace_sink sink;
+    cddp_rank *rank;
+    const cd_compose_process *process;
+    cddp_rendezvous *rendezvous;
+    cddp_backend module;  /* with this rank's rendezvous */
+    cddp_backend guarded; /* what groups are opened with */
+    size_t used;
+    bool failed;
+    unsigned char wire[WIRE_BYTES];
+} rank_side;
+
+/* ---- events to the launcher ---- */
+
+typedef struct wire_head {
+    cddp_event event;
+    uint32_t text_bytes; /* 0: none; else with the terminator */
+} wire_head;
+
+static cddp_status wire_flush(void *self, cddp_error *err)
+{
+    rank_side *s = self;
+    if (s->used == 0) return CDDP_OK;
+    size_t used = s->used;
+    s->used = 0;
+    CD_TRY(cddp_process_send(s->rank, s->wire, used, err));
+    return CDDP_OK;
+}
+
+static void wire_event(void *self, const cddp_event *event)
+{
+    rank_side *s = self;
+    wire_head head = {.event = *event, .text_bytes = event->text != NULL ? (uint32_t)strlen(event->text) + 1 : 0};
+    if (head.text_bytes > WIRE_BYTES / 2) head.text_bytes = 0;
+    head.event.text = NULL;
+    if (s->used + sizeof head + head.text_bytes > WIRE_BYTES && wire_flush(s, NULL) != CDDP_OK) s->failed = true;
+    if (s->failed) return;
+    memcpy(s->wire + s->used, &head, sizeof head);
+    if (head.text_bytes > 0) memcpy(s->wire + s->used + sizeof head, event->text, head.text_bytes);
+    s->used += sizeof head + head.text_bytes;
+    if (event->kind == CDDP_EV_collective_wait && wire_flush(s, NULL) != CDDP_OK) s->failed = true;
+}
+
+static void take_message(void *context, uint32_t rank, const void *bytes, size_t byte_count)
+{
+    const cd_compose_process *p = context;
+    const unsigned char *at = bytes, *end = at + byte_count;
+    wire_head head;
+    while ((size_t)(end - at) >= sizeof head) {
+        memcpy(&head, at, sizeof head);
+        at += sizeof head;
+        if (head.text_bytes > (size_t)(end - at) || head.event.rank != rank) return;
+        head.event.text = head.text_bytes > 0 ? (const char *)at : NULL;
+        at += head.text_bytes;
+        p->relay->sink.event(p->relay->sink.self, &head.event);
+    }
+}
+
+/* ---- binding ---- */
+
+static cddp_status open_guarded(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group, cddp_error *err)
+{
+    const rank_side *s = backend->self;
+    cddp_group_spec guarded = *spec;
+    if (guarded.options == NULL || guarded.options[0] == '\0') guarded.options = "guard=1";
+    if (guarded.timeout_ns == 0) guarded.timeout_ns = TIMEOUT_NS;
+    CD_TRY(s->module.open(&s->module, rank, &guarded, group, err));
+    return CDDP_OK;
+}
+
+static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *binding, cddp_error *err)
+{
+    const cd_compose_process *p = context;
+    cddp_status status = CDDP_OK;
+    char url[80];
+    snprintf(url, sizeof url, "file://%s", p->directory);
+    rank_side *s = cd_allocate_zero(NULL, sizeof *s);
+    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for rank %u", rank->rank);
+    s->rank = rank;
+    s->process = p;
+    s->sink = (cddp_trace_sink){sizeof s->sink, CDDP_TRACE_ABI, s, wire_event, wire_flush};
+    cddp_rendezvous_options options = {.size = sizeof options, .url = url, .timeout_ns = TIMEOUT_NS};
+    CD_TRY_OUT(cddp_rendezvous_open(&options, &s->rendezvous, err));
+    s->module = *p->module;
+    s->module.self = s->rendezvous;
+    s->guarded = *p->module;
+    s->guarded.self = s;
+    s->guarded.open = open_guarded;
+    binding->backend = &s->guarded;
+    binding->sink = &s->sink;
+    binding->self = s;
+    return CDDP_OK;
+out:
+    cd_release(NULL, s, sizeof *s);
+    return status;
+}
+
+static void unbind_rank(void *context, cddp_rank *rank, cddp_rank_binding *binding)
+{
+    rank_side *s = binding->self;
+    (void)context;
+    (void)rank;
+    (void)wire_flush(s, NULL); /* a launcher that is gone takes no events */
+    cddp_rendezvous_close(s->rendezvous);
+    cd_release(NULL, s, sizeof *s);
+}
+
+/* ---- life ---- */
+
+static void directory_remove(const char *path)
+{
+    DIR *d = opendir(path);
+    if (d == NULL) return;
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        char file[400];
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+        snprintf(file, sizeof file, "%s/%s", path, e->d_name);
+        unlink(file);
+    }
+    closedir(d);
+    rmdir(path);
+}
+
+cddp_status cd_compose_process_open(const cddp_plan *plan, const cddp_backend *module, cddp_relay_sink *relay,
+                                    cd_compose_process **process, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_compose_process *p = cd_allocate_zero(NULL, sizeof *p);
+    if (p == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a world of processes");
+    p->plan = plan;
+    p->module = module;
+    p->relay = relay;
+    p->table = *module;
+    snprintf(p->directory, sizeof p->directory, "/tmp/cddp-rendezvous-XXXXXX");
+    if (mkdtemp(p->directory) == NULL) {
+        p->directory[0] = '\0';
+        status = cd_fail(err, CDDP_E_IO, "cannot make a directory for the rendezvous: %s", strerror(errno));
+        goto out;
+    }
+    cddp_process_options options = {.size = sizeof options, .world_size = (uint32_t)plan->world.size, .deadline_ns = DEADLINE_NS,
+                                    .grace_ns = GRACE_NS + plan->world.timeout_ms * 1000000u, .message = take_message, .context = p};
+    CD_TRY_OUT(cddp_process_world_open(&options, &p->world, err));
+    *process = p;
+    return CDDP_OK;
+out:
+    cd_compose_process_close(p);
+    return status;
+}
+
+void cd_compose_process_fill(cd_compose_process *p, cddp_run_options *options)
+{
+    options->world_ops = cddp_process_world_ops();
+    options->world = p->world;
+    options->backend = &p->table;
+    options->bind = bind_rank;
+    options->unbind = unbind_rank;
+    options->bind_context = p;
+}
+
+void cd_compose_process_close(cd_compose_process *p)
+{
+    if (p == NULL) return;
+    cddp_process_world_close(p->world);
+    if (p->directory[0] != '\0') directory_remove(p->directory);
+    cd_release(NULL, p, sizeof *p);
+}
