@@ -35,15 +35,15 @@ EACH_FORWARD(relu, x <= 0 ? 0 : x)
 EACH_BACKWARD(relu, y <= 0 ? 0 : dy)
 
 EACH_FORWARD(tanh, M(tanh)(x))
-EACH_BACKWARD(tanh, dy *(1 - y * y))
+EACH_BACKWARD(tanh, (dy * (1 - y * y)))
 
 EACH_FORWARD(sigmoid, M(sigmoid)(x))
-EACH_BACKWARD(sigmoid, dy *((1 - y) * y))
+EACH_BACKWARD(sigmoid, (dy * ((1 - y) * y)))
 
 /* x·Φ(x), Φ(x) = (1 + erf(x/√2)) / 2; its derivative is Φ(x) + x·φ(x), φ(x) = exp(-x²/2) / √(2π). */
-EACH_FORWARD(gelu, x *((REAL)0.5 * (1 + M(erf)(x * (REAL)0.70710678118654752440))))
-EACH_BACKWARD(gelu, dy *((REAL)0.5 * (1 + M(erf)(x * (REAL)0.70710678118654752440)) +
-                         x * ((REAL)0.39894228040143267794 * M(exp)((REAL)-0.5 * x * x))))
+EACH_FORWARD(gelu, (x * ((REAL)0.5 * (1 + M(erf)(x * (REAL)0.70710678118654752440)))))
+EACH_BACKWARD(gelu, (dy * ((REAL)0.5 * (1 + M(erf)(x * (REAL)0.70710678118654752440)) +
+                           x * ((REAL)0.39894228040143267794 * M(exp)((REAL)-0.5 * x * x)))))
 
 #undef EACH_FORWARD
 #undef EACH_BACKWARD

@@ -7,6 +7,7 @@
 #include "core/model/layers/inner.h"
 #include "core/model/layers/loss.h"
 #include "core/model/layers/shapes.h"
+#include "core/tensor/symbol.h"
 
 #include <string.h>
 
@@ -126,6 +127,30 @@ TEST(half, parameters_compute_in_f32_and_round_their_gradient_once)
     assert_int_equal(grad->value.dtype, CDDP_F16);
     /* 1 + 2^-12 rounds to 1 in f16 at the end, not at every step. */
     assert_true(element_get(&grad->value, 0) == cd_inner_constant(p, 0));
+    fixture_close(&f);
+}
+
+static const cddp_tensor *low_precision(void *context, uint32_t parameter)
+{
+    (void)parameter;
+    return context;
+}
+
+TEST(mixed_precision, computes_with_the_copy_and_accumulates_in_its_dtype)
+{
+    fixture f;
+    fixture_open(&f);
+    uint32_t p = fixture_parameter(&f, "p", CDDP_F32, (const int64_t[1]){2}, 1);
+    uint16_t halves[2] = {0x3c00, 0x4000}; /* 1, 2 */
+    cddp_tensor copy = cddp_tensor_of(&f.device, halves, 0, CDDP_F16, (const int64_t[1]){2}, 1);
+    fixture_begin(&f);
+    cd_graph_callbacks callbacks = {.context = &copy, .forward_parameter = low_precision};
+    cd_graph_set_callbacks(f.graph, &callbacks);
+    cd_value *loss = use(&f, p, 1, (const double[]){1});
+    assert_true(element_get(&loss->tensor, 0) == cd_inner_constant(p, 0) + 2 * cd_inner_constant(p, 1));
+    assert_ok(backward_from(&f, loss, false), &f.err);
+    assert_int_equal(f.module->parameters[p].grad.value.dtype, CDDP_F16);
+    assert_true(element_get(&f.module->parameters[p].grad.value, 1) == cd_inner_constant(p, 1));
     fixture_close(&f);
 }
 
@@ -281,7 +306,61 @@ TEST(devices_without_numbers, ask_the_world_what_every_firing_contributes)
     assert_int_equal(watch.live_count, 0);
 }
 
-TEST_MAIN(ROW(slot, is_added_to_in_place_wherever_its_value_lies),
+static cddp_status write_atoms(void *context, uint32_t parameter, const cddp_tensor *dst, cddp_error *err)
+{
+    cd_atom *atom = context;
+    atom->source = parameter;
+    return cd_symbol_write_atoms(dst, atom, err);
+}
+
+static bool keep_terms(void *context, int64_t first, int64_t length, const cd_form *form)
+{
+    size_t *counts = context;
+    assert_int_equal(first, 0);
+    assert_int_equal(length, 4);
+    counts[0] += form->term_count;
+    for (size_t t = 0; t < form->term_count; t++) counts[1 + form->terms[t].atom.micro_step]++;
+    return true;
+}
+
+TEST(symbols, accumulate_over_micro_steps_as_the_sum_of_their_atoms)
+{
+    fixture f;
+    fixture_open(&f);
+    cd_module_destroy(f.module);
+    cd_prng prng = cd_prng_seed(1);
+    assert_ok(cd_module_create(&f.watch.table, cddp_device_symbol(), &prng, &f.module, &f.err), &f.err);
+    uint32_t p = 0;
+    cd_parameter_spec spec = {.name = "p", .dtype = CDDP_F32, .dim_count = 1, .sizes = {4}};
+    assert_ok(cd_module_add_parameter(f.module, &spec, &p, &f.err), &f.err);
+    fixture_begin(&f);
+    cd_atom atom = {.kind = CD_ATOM_GRADIENT, .rank = 3};
+    cd_graph_callbacks callbacks = {.context = &atom, .fresh = write_atoms};
+    cd_graph_set_callbacks(f.graph, &callbacks);
+    for (; atom.micro_step < 2; atom.micro_step++) {
+        fixture_begin(&f);
+        cd_value *y = NULL, *loss = NULL, *x = NULL;
+        cddp_tensor t;
+        assert_ok(cd_graph_tensor(f.graph, CDDP_F32, (const int64_t[1]){2}, 1, &t, &f.err), &f.err);
+        assert_null(t.storage);
+        assert_ok(cd_graph_input(f.graph, &t, &x, &f.err), &f.err);
+        cd_inner inner = {.x = x, .key = 1};
+        assert_ok(cd_graph_parameter(f.graph, p, &inner.p, &f.err), &f.err);
+        assert_ok(cd_inner_layer(f.graph, &inner, &y, &f.err), &f.err);
+        assert_ok(cd_weighted_sum(f.graph, y, NULL, 0, &loss, &f.err), &f.err);
+        assert_ok(backward_from(&f, loss, false), &f.err);
+    }
+    size_t counts[3] = {0};
+    assert_ok(cd_symbol_visit(&f.module->parameters[p].grad.value, keep_terms, counts, &f.err), &f.err);
+    assert_int_equal(counts[0], 2);
+    assert_int_equal(counts[1], 1);
+    assert_int_equal(counts[2], 1);
+    fixture_close(&f);
+}
+
+TEST_MAIN(ROW(mixed_precision, computes_with_the_copy_and_accumulates_in_its_dtype),
+          ROW(symbols, accumulate_over_micro_steps_as_the_sum_of_their_atoms),
+          ROW(slot, is_added_to_in_place_wherever_its_value_lies),
           ROW(slot, is_born_in_home_and_keeps_its_storage_when_dropped),
           ROW(slot, zeroed_stays_defined_and_none_stays_none), ROW(complex, parameters_receive_their_constants),
           ROW(empty, parameters_get_a_defined_empty_gradient),

@@ -7,6 +7,7 @@
 #include "core/model/layers/inner.h"
 #include "core/model/layers/norm.h"
 #include "core/model/type.h"
+#include "core/tensor/cpu.h"
 
 #include <math.h>
 #include <string.h>
@@ -134,10 +135,11 @@ static cddp_status create_and_run(const cddp_allocator *allocator, void *argumen
     cd_batch batch;
     cd_outputs outputs;
     cd_value *loss = NULL;
+    cddp_device device = cd_device_with_allocator(cddp_device_cpu(), allocator); /* gradients fail too */
     cd_model_options options = {.name = c->name,
                                 .options = c->options,
                                 .dtype = c->dtype,
-                                .device = cddp_device_cpu(),
+                                .device = &device,
                                 .allocator = allocator,
                                 .prng = &prng};
     cd_batch_request request = {.sample_ids = ids, .sample_count = 3, .prng = &prng};
