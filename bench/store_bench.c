@@ -43,14 +43,19 @@ static void stop(const char *words)
 /* The mix of a traced step: mostly ready, launch, post and done events, few of them with a text. */
 static cddp_event make_event(uint64_t n)
 {
-    static const uint16_t kinds[] = {CDDP_EV_grad_local, CDDP_EV_mark_ready,      CDDP_EV_mark_ready,     CDDP_EV_grad_final,
-                                     CDDP_EV_used_local, CDDP_EV_collective_post, CDDP_EV_bucket_launch, CDDP_EV_collective_done,
-                                     CDDP_EV_value,      CDDP_EV_hook_call};
-    cddp_event event = {.time_ns = n * 731, .sequence = n / 4, .rank = (uint32_t)(n % 4), .step = (uint32_t)(n / EVENTS_PER_STEP),
-                        .kind = kinds[n / 4 % 10], .level = CDDP_TRACE_DIGEST};
+    static const uint16_t kinds[] = {
+        CDDP_EV_grad_local,      CDDP_EV_mark_ready,    CDDP_EV_mark_ready,      CDDP_EV_grad_final, CDDP_EV_used_local,
+        CDDP_EV_collective_post, CDDP_EV_bucket_launch, CDDP_EV_collective_done, CDDP_EV_value,      CDDP_EV_hook_call};
+    cddp_event event = {.time_ns = n * 731,
+                        .sequence = n / 4,
+                        .rank = (uint32_t)(n % 4),
+                        .step = (uint32_t)(n / EVENTS_PER_STEP),
+                        .kind = kinds[n / 4 % 10],
+                        .level = CDDP_TRACE_DIGEST};
     const cddp_event_info *info = cddp_event_describe(event.kind);
     for (uint32_t i = 0; i < info->field_count; i++)
-        event.as.field[i] = info->fields[i].type == CDDP_FIELD_digest ? (int64_t)(n * UINT64_C(0x9e3779b97f4a7c15)) : (int64_t)(n % 1000 * i);
+        event.as.field[i] = info->fields[i].type == CDDP_FIELD_digest ? (int64_t)(n * UINT64_C(0x9e3779b97f4a7c15))
+                                                                      : (int64_t)(n % 1000 * i);
     if (event.kind == CDDP_EV_hook_call) event.text = "allreduce";
     return event;
 }
@@ -74,10 +79,13 @@ static timing plain_inserts(const char *path, uint64_t count, int columns)
     snprintf(statement + strlen(statement), sizeof statement - strlen(statement), ")");
     unlink(path);
     double cpu = seconds(CLOCK_PROCESS_CPUTIME_ID), wall = seconds(CLOCK_MONOTONIC);
-    if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK) stop(path);
-    run_sql(db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA cache_size = -65536; PRAGMA wal_autocheckpoint = 4000");
+    if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
+        stop(path);
+    run_sql(db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA cache_size = -65536; PRAGMA "
+                "wal_autocheckpoint = 4000");
     run_sql(db, create);
-    if (sqlite3_prepare_v3(db, statement, -1, SQLITE_PREPARE_PERSISTENT, &insert, NULL) != SQLITE_OK) stop(sqlite3_errmsg(db));
+    if (sqlite3_prepare_v3(db, statement, -1, SQLITE_PREPARE_PERSISTENT, &insert, NULL) != SQLITE_OK)
+        stop(sqlite3_errmsg(db));
     run_sql(db, "BEGIN");
     for (uint64_t n = 0; n < count; n++) {
         cddp_event event = make_event(n);
@@ -87,8 +95,10 @@ static timing plain_inserts(const char *path, uint64_t count, int columns)
         sqlite3_bind_int64(insert, 4, event.kind);
         for (int i = 5; i <= columns; i++) {
             uint32_t field = (uint32_t)i - 5;
-            if (field < cd_event_field_counts[event.kind]) sqlite3_bind_int64(insert, i, event.as.field[field]);
-            else sqlite3_bind_null(insert, i);
+            if (field < cd_event_field_counts[event.kind])
+                sqlite3_bind_int64(insert, i, event.as.field[field]);
+            else
+                sqlite3_bind_null(insert, i);
         }
         if (sqlite3_step(insert) != SQLITE_DONE) stop(sqlite3_errmsg(db));
         sqlite3_reset(insert);
@@ -106,7 +116,8 @@ static timing through_store(const char *path, uint64_t count)
     cddp_error err = CDDP_ERROR_INIT;
     cddp_store *store = NULL;
     int64_t run = 0;
-    cddp_run_provenance provenance = {.size = sizeof provenance, .title = "bench", .world_size = 4, .level = CDDP_TRACE_DIGEST};
+    cddp_run_provenance provenance = {
+        .size = sizeof provenance, .title = "bench", .world_size = 4, .level = CDDP_TRACE_DIGEST};
     cddp_run_outcome outcome = {.size = sizeof outcome, .verdict = "verified"};
     unlink(path);
     double cpu = seconds(CLOCK_PROCESS_CPUTIME_ID), wall = seconds(CLOCK_MONOTONIC);
@@ -145,7 +156,9 @@ int main(int argc, char **argv)
     if (count == 0) stop("there is nothing to measure with 0 events");
     for (int round = 0; round < ROUNDS; round++)
         for (int way = 0; way < 3; way++) {
-            timing t = way == 0 ? plain_inserts(path, count, 8) : way == 1 ? plain_inserts(path, count, 20) : through_store(path, count);
+            timing t = way == 0   ? plain_inserts(path, count, 8)
+                       : way == 1 ? plain_inserts(path, count, 20)
+                                  : through_store(path, count);
             cpu[way][round] = (double)count / t.cpu / 1e6;
             wall[way][round] = (double)count / t.wall / 1e6;
         }
@@ -154,7 +167,8 @@ int main(int argc, char **argv)
     double bytes = (double)ftell(file) / (double)count;
     fclose(file);
     unlink(path);
-    printf("%-26s %12s %12s   (million rows per second, median of %d, SQLite %s)\n", "", "CPU", "wall", ROUNDS, sqlite3_libversion());
+    printf("%-26s %12s %12s   (million rows per second, median of %d, SQLite %s)\n", "", "CPU", "wall", ROUNDS,
+           sqlite3_libversion());
     double rates[3];
     for (int way = 0; way < 3; way++) {
         rates[way] = median(cpu[way]);

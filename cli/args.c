@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line. Long options take "--name value" or "--name=value", short ones "-n value" or "-nvalue", flags may be
+/* The command line. Long options take "--name value" or "--name=value", short ones "-n value" or "-nvalue", flags may
+*be
 ** bundled ("-kv"), "--" ends the options, and options may stand before or after operands. */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/args.h"
@@ -90,10 +91,14 @@ static cddp_status read_words(reader *r, cddp_error *err)
     bool options_over = false;
     while (r->at < r->count) {
         const char *word = r->argv[r->at++];
-        if (options_over || word[0] != '-' || word[1] == '\0') r->args->operands[r->args->operand_count++] = word;
-        else if (strcmp(word, "--") == 0) options_over = true;
-        else if (word[1] == '-') CD_TRY(read_long(r, word, err));
-        else CD_TRY(read_short(r, word, err));
+        if (options_over || word[0] != '-' || word[1] == '\0')
+            r->args->operands[r->args->operand_count++] = word;
+        else if (strcmp(word, "--") == 0)
+            options_over = true;
+        else if (word[1] == '-')
+            CD_TRY(read_long(r, word, err));
+        else
+            CD_TRY(read_short(r, word, err));
     }
     return CDDP_OK;
 }
@@ -123,8 +128,10 @@ static cddp_status find_command(cd_args *args, cddp_error *err)
         return CDDP_OK;
     }
     if (looks_like_path(args->operands[0])) return CDDP_OK;
-    if (s.best != NULL) return cd_fail(err, CDDP_E_ARG, "unknown command '%.100s'; did you mean '%s'?", args->operands[0], s.best);
-    return cd_fail(err, CDDP_E_ARG, "'%.100s' is neither a command nor a scenario file; \"cddp-verify help\" lists the commands",
+    if (s.best != NULL)
+        return cd_fail(err, CDDP_E_ARG, "unknown command '%.100s'; did you mean '%s'?", args->operands[0], s.best);
+    return cd_fail(err, CDDP_E_ARG,
+                   "'%.100s' is neither a command nor a scenario file; \"cddp-verify help\" lists the commands",
                    args->operands[0]);
 }
 
@@ -133,8 +140,8 @@ static cddp_status check_options(const cd_args *args, cddp_error *err)
     for (size_t i = 0; i < args->given_count; i++) {
         const cd_option_info *info = &cd_options[args->given[i].option];
         if ((info->commands & (1u << args->command)) == 0)
-            return cd_fail(err, CDDP_E_ARG, "--%s means nothing to '%s'; \"cddp-verify help %s\" lists its options", info->name,
-                           cd_commands[args->command].name, cd_commands[args->command].name);
+            return cd_fail(err, CDDP_E_ARG, "--%s means nothing to '%s'; \"cddp-verify help %s\" lists its options",
+                           info->name, cd_commands[args->command].name, cd_commands[args->command].name);
     }
     return CDDP_OK;
 }
@@ -156,8 +163,9 @@ cddp_status cd_args_parse(cd_args *args, int count, char **argv, cddp_error *err
     *args = (cd_args){.capacity = capacity};
     args->given = cd_allocate_array(NULL, capacity, sizeof *args->given);
     args->operands = cd_allocate_array(NULL, capacity, sizeof *args->operands);
-    cddp_status status = args->given == NULL || args->operands == NULL ? cd_fail(err, CDDP_E_NOMEM, "no memory for the command line")
-                                                                      : parse(args, count, argv, err);
+    cddp_status status = args->given == NULL || args->operands == NULL
+                             ? cd_fail(err, CDDP_E_NOMEM, "no memory for the command line")
+                             : parse(args, count, argv, err);
     if (status != CDDP_OK) cd_args_fini(args);
     return status;
 }
@@ -169,10 +177,7 @@ void cd_args_fini(cd_args *args)
     *args = (cd_args){.given = NULL};
 }
 
-bool cd_args_has(const cd_args *args, cd_option_id option)
-{
-    return cd_args_value(args, option, 0) != NULL;
-}
+bool cd_args_has(const cd_args *args, cd_option_id option) { return cd_args_value(args, option, 0) != NULL; }
 
 const char *cd_args_value(const cd_args *args, cd_option_id option, size_t index)
 {
@@ -201,7 +206,8 @@ cddp_status cd_args_number(const cd_args *args, cd_option_id option, uint64_t *v
     return CDDP_OK;
 }
 
-cddp_status cd_args_choice(const cd_args *args, cd_option_id option, const char *const *words, int *choice, cddp_error *err)
+cddp_status cd_args_choice(const cd_args *args, cd_option_id option, const char *const *words, int *choice,
+                           cddp_error *err)
 {
     char list[160] = "";
     const char *text = cd_args_text(args, option, NULL);

@@ -5,10 +5,7 @@
 
 #include <string.h>
 
-static bool belongs(int option, int command)
-{
-    return (cd_options[option].commands & (1u << command)) != 0;
-}
+static bool belongs(int option, int command) { return (cd_options[option].commands & (1u << command)) != 0; }
 
 static void put_command_names(cd_text *text)
 {
@@ -23,7 +20,8 @@ static void put_bash(cd_text *text)
                        "    for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
                        "        case $word in\n            ");
     for (int i = 0; i < CD_COMMAND_COUNT; i++) cd_text_printf(text, "%s%s", i > 0 ? "|" : "", cd_commands[i].name);
-    cd_text_push(text, ") command=$word; break ;;\n        esac\n    done\n    if [[ $current == -* ]]; then\n        case $command in\n");
+    cd_text_push(text, ") command=$word; break ;;\n        esac\n    done\n    if [[ $current == -* ]]; then\n        "
+                       "case $command in\n");
     for (int i = 0; i < CD_COMMAND_COUNT; i++) {
         cd_text_printf(text, "            %s) COMPREPLY=($(compgen -W \"", cd_commands[i].name);
         for (int k = 0; k < CD_OPTION_COUNT; k++)
@@ -40,15 +38,19 @@ static void put_bash(cd_text *text)
 static void push_quoted(cd_text *text, const char *words)
 {
     for (const char *at = words; *at != '\0'; at++) {
-        if (*at == '\'') cd_text_push(text, "'\\''");
-        else if (*at == '[' || *at == ']' || *at == ':') cd_text_push(text, " ");
-        else cd_text_push_bytes(text, at, 1);
+        if (*at == '\'')
+            cd_text_push(text, "'\\''");
+        else if (*at == '[' || *at == ']' || *at == ':')
+            cd_text_push(text, " ");
+        else
+            cd_text_push_bytes(text, at, 1);
     }
 }
 
 static void put_zsh(cd_text *text)
 {
-    cd_text_push(text, "#compdef cddp-verify\n# cddp-verify completion for zsh:  cddp-verify completion zsh > \"${fpath[1]}/_cddp-verify\"\n"
+    cd_text_push(text, "#compdef cddp-verify\n# cddp-verify completion for zsh:  cddp-verify completion zsh > "
+                       "\"${fpath[1]}/_cddp-verify\"\n"
                        "_cddp_verify() {\n    local -a commands options\n    commands=(\n");
     for (int i = 0; i < CD_COMMAND_COUNT; i++) {
         cd_text_printf(text, "        '%s:", cd_commands[i].name);
@@ -63,7 +65,9 @@ static void put_zsh(cd_text *text)
             cd_text_printf(text, "            '--%s%s[", cd_options[k].name, cd_options[k].argument != NULL ? "=" : "");
             push_quoted(text, cd_options[k].help);
             cd_text_push(text, "]");
-            if (cd_options[k].argument != NULL) cd_text_printf(text, ":%s:%s", cd_options[k].argument, strstr(cd_options[k].argument, "FILE") ? "_files" : "");
+            if (cd_options[k].argument != NULL)
+                cd_text_printf(text, ":%s:%s", cd_options[k].argument,
+                               strstr(cd_options[k].argument, "FILE") ? "_files" : "");
             cd_text_push(text, "'\n");
         }
         cd_text_push(text, "        ) ;;\n");
@@ -109,8 +113,11 @@ int cd_command_completion(cd_cli *cli)
     for (size_t i = 0; i < 3; i++)
         if (strcmp(shells[i].name, shell) == 0) shells[i].put(&text);
     int exit_code;
-    if (text.length > 0) exit_code = cd_cli_write(cli, &text, CD_EXIT_VERIFIED);
-    else exit_code = (cd_fail(&err, CDDP_E_ARG, "completion for which shell? one of bash, zsh, fish"), cd_cli_fail(cli, &err));
+    if (text.length > 0)
+        exit_code = cd_cli_write(cli, &text, CD_EXIT_VERIFIED);
+    else
+        exit_code =
+            (cd_fail(&err, CDDP_E_ARG, "completion for which shell? one of bash, zsh, fish"), cd_cli_fail(cli, &err));
     cd_text_fini(&text);
     return exit_code;
 }

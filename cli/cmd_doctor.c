@@ -17,8 +17,10 @@ static cddp_status make_plan(const char *backend, cddp_plan **plan, cddp_error *
     if (status == CDDP_OK) status = cddp_plan_set(p, "title", "one step", err);
     if (status == CDDP_OK) status = cddp_plan_set(p, "train.steps", "1", err);
     if (status == CDDP_OK) status = cddp_plan_check(p, err);
-    if (status == CDDP_OK) *plan = p;
-    else cddp_plan_destroy(p);
+    if (status == CDDP_OK)
+        *plan = p;
+    else
+        cddp_plan_destroy(p);
     return status;
 }
 
@@ -33,9 +35,12 @@ static void try_backend(cd_cli *cli, const char *backend, char *words, size_t by
     cd_result_init(&result);
     cddp_status status = make_plan(backend, &plan, &err);
     if (status == CDDP_OK) status = cd_session_run_plan(&session, plan, &result, &err);
-    if (status != CDDP_OK) snprintf(words, bytes, "%s", err.message);
-    else if (result.exit_code == CD_EXIT_FINDINGS || !result.judged) snprintf(words, bytes, "%s", result.reason);
-    else if (result.rank_count > 0) snprintf(words, bytes, "rank %u %s: %s", result.ranks[0].rank, result.ranks[0].end, result.ranks[0].message);
+    if (status != CDDP_OK)
+        snprintf(words, bytes, "%s", err.message);
+    else if (result.exit_code == CD_EXIT_FINDINGS || !result.judged)
+        snprintf(words, bytes, "%s", result.reason);
+    else if (result.rank_count > 0)
+        snprintf(words, bytes, "rank %u %s: %s", result.ranks[0].rank, result.ranks[0].end, result.ranks[0].message);
     cddp_plan_destroy(plan);
     cd_result_fini(&result);
 }
@@ -54,8 +59,10 @@ int cd_command_doctor(cd_cli *cli)
     cd_text text;
     cd_text_init(&text, cli->color_out);
     for (const cd_backend_row *row = cd_backend_rows; row->name != NULL; row++) {
-        if (row->absent[0] != '\0') snprintf(words, sizeof words, "not in this build: %s", row->absent);
-        else try_backend(cli, row->name, words, sizeof words);
+        if (row->absent[0] != '\0')
+            snprintf(words, sizeof words, "not in this build: %s", row->absent);
+        else
+            try_backend(cli, row->name, words, sizeof words);
         put(&text, row->name, words[0] == '\0', words[0] == '\0' ? row->summary : words);
     }
     for (size_t i = 0; (backend = cddp_registry_backend(cli->registry, i)) != NULL; i++) {

@@ -53,8 +53,9 @@ static bool explain_key(cd_cli *cli, cd_text *text, const char *name)
         if (key.choices != NULL) cd_text_printf(text, "values:   %s\n", key.choices);
         if (key.type == CDDP_KEY_INTEGER || key.type == CDDP_KEY_UNSIGNED || key.type == CDDP_KEY_NUMBER)
             cd_text_printf(text, "values:   %.17g to %.17g\n", key.low, key.high);
-        cd_text_printf(text, "default:  %s\nper rank: %s\nset with: --set %s=VALUE%s\n", key.initial[0] != '\0' ? key.initial : "none",
-                       key.per_rank ? "yes" : "no", key.path, key.per_rank ? ", or KEY@RANKS=VALUE for some ranks" : "");
+        cd_text_printf(text, "default:  %s\nper rank: %s\nset with: --set %s=VALUE%s\n",
+                       key.initial[0] != '\0' ? key.initial : "none", key.per_rank ? "yes" : "no", key.path,
+                       key.per_rank ? ", or KEY@RANKS=VALUE for some ranks" : "");
         return true;
     }
     return false;
@@ -64,7 +65,8 @@ static bool explain_exit_code(cd_cli *cli, cd_text *text, const char *name)
 {
     (void)cli;
     static const char *const words[] = {
-        "verified: every invariant that the scenario claims was exercised and held, or exactly the expected findings came",
+        "verified: every invariant that the scenario claims was exercised and held, or exactly the expected findings "
+        "came",
         "findings: an invariant was broken; the report names the culprit",
         "error: the command line, a scenario, a store or a plugin is not usable as it is",
         "environment: something that was asked for is not there, such as a backend",
@@ -141,9 +143,10 @@ static cddp_status unknown(cd_cli *cli, const char *name, cddp_error *err)
 
 static cddp_status explain(cd_cli *cli, cd_text *text, cddp_error *err)
 {
-    static bool (*const lookups[])(cd_cli *cli, cd_text *text, const char *name) = {explain_check, explain_event, explain_key,
-                                                                                   explain_exit_code, explain_hook};
-    if (cli->args->operand_count != 1) return cd_fail(err, CDDP_E_ARG, "explain what? for example: cddp-verify explain I-ORDER");
+    static bool (*const lookups[])(cd_cli * cli, cd_text * text, const char *name) = {
+        explain_check, explain_event, explain_key, explain_exit_code, explain_hook};
+    if (cli->args->operand_count != 1)
+        return cd_fail(err, CDDP_E_ARG, "explain what? for example: cddp-verify explain I-ORDER");
     const char *name = cli->args->operands[0];
     for (size_t i = 0; i < sizeof lookups / sizeof lookups[0]; i++)
         if (lookups[i](cli, text, name)) return CDDP_OK;
@@ -156,7 +159,8 @@ int cd_command_explain(cd_cli *cli)
     cddp_error err = CDDP_ERROR_INIT;
     cd_text text;
     cd_text_init(&text, cli->color_out);
-    int exit_code = explain(cli, &text, &err) == CDDP_OK ? cd_cli_write(cli, &text, CD_EXIT_VERIFIED) : cd_cli_fail(cli, &err);
+    int exit_code =
+        explain(cli, &text, &err) == CDDP_OK ? cd_cli_write(cli, &text, CD_EXIT_VERIFIED) : cd_cli_fail(cli, &err);
     cd_text_fini(&text);
     return exit_code;
 }

@@ -24,7 +24,8 @@ static void print_option(cd_text *text, const cd_option_info *option)
 static void print_options(cd_text *text, uint32_t command_bits, bool common)
 {
     for (int i = 0; i < CD_OPTION_COUNT; i++)
-        if ((cd_options[i].commands & command_bits) != 0 && (cd_options[i].commands == CD_IN_ALL) == common) print_option(text, &cd_options[i]);
+        if ((cd_options[i].commands & command_bits) != 0 && (cd_options[i].commands == CD_IN_ALL) == common)
+            print_option(text, &cd_options[i]);
 }
 
 static void print_overview(cd_text *text)
@@ -33,7 +34,8 @@ static void print_overview(cd_text *text)
     cd_text_printf(text, " %s: is this data-parallel training the training of one process?\n\n", cddp_version());
     cd_text_push(text, "usage: cddp-verify SCENARIO|DIR...        run scenarios and judge what happened\n"
                        "       cddp-verify COMMAND [ARGUMENT...]\n\ncommands:\n");
-    for (int i = 0; i < CD_COMMAND_COUNT; i++) cd_text_printf(text, "  %-12s%s\n", cd_commands[i].name, cd_commands[i].summary);
+    for (int i = 0; i < CD_COMMAND_COUNT; i++)
+        cd_text_printf(text, "  %-12s%s\n", cd_commands[i].name, cd_commands[i].summary);
     cd_text_push(text, "\noptions of every command:\n");
     print_options(text, CD_IN_ALL, true);
     cd_text_push(text, "\nexit codes:\n"
@@ -46,8 +48,8 @@ static void print_overview(cd_text *text)
 static void print_command(cd_text *text, cd_command_id id)
 {
     const cd_command_info *command = &cd_commands[id];
-    cd_text_printf(text, "usage: cddp-verify %s [OPTION...]%s%s\n\n", command->name, command->operands[0] != '\0' ? " " : "",
-                   command->operands);
+    cd_text_printf(text, "usage: cddp-verify %s [OPTION...]%s%s\n\n", command->name,
+                   command->operands[0] != '\0' ? " " : "", command->operands);
     cd_text_wrap(text, command->summary, 0, HELP_WIDTH);
     if (command->more[0] != '\0') {
         cd_text_push(text, "\n");
@@ -71,13 +73,16 @@ int cd_command_help(cd_cli *cli)
     int exit_code = CD_EXIT_VERIFIED;
     int id = 0;
     while (name != NULL && id < CD_COMMAND_COUNT && strcmp(cd_commands[id].name, name) != 0) id++;
-    if (name == NULL) print_overview(&text);
-    else if (id < CD_COMMAND_COUNT) print_command(&text, (cd_command_id)id);
+    if (name == NULL)
+        print_overview(&text);
+    else if (id < CD_COMMAND_COUNT)
+        print_command(&text, (cd_command_id)id);
     else {
         cd_suggest_begin(&s, name);
         for (int i = 0; i < CD_COMMAND_COUNT; i++) cd_suggest_offer(&s, cd_commands[i].name);
-        (void)(s.best != NULL ? cd_fail(&err, CDDP_E_ARG, "there is no command '%.60s'; did you mean '%s'?", name, s.best)
-                              : cd_fail(&err, CDDP_E_ARG, "there is no command '%.60s'", name));
+        (void)(s.best != NULL
+                   ? cd_fail(&err, CDDP_E_ARG, "there is no command '%.60s'; did you mean '%s'?", name, s.best)
+                   : cd_fail(&err, CDDP_E_ARG, "there is no command '%.60s'", name));
         exit_code = cd_cli_fail(cli, &err);
     }
     exit_code = cd_cli_write(cli, &text, exit_code);

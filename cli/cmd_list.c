@@ -34,8 +34,11 @@ static cddp_status list_hooks(cd_cli *cli, cd_text *text, cddp_error *err)
         static const struct {
             uint32_t flag;
             const char *word;
-        } flags[] = {{CDDP_HOOK_EXACT, "exact"}, {CDDP_HOOK_LOSSY, "lossy"}, {CDDP_HOOK_STATEFUL, "stateful"},
-                     {CDDP_HOOK_LINEAR, "linear"}, {CDDP_HOOK_NO_COMM, "no communication"}};
+        } flags[] = {{CDDP_HOOK_EXACT, "exact"},
+                     {CDDP_HOOK_LOSSY, "lossy"},
+                     {CDDP_HOOK_STATEFUL, "stateful"},
+                     {CDDP_HOOK_LINEAR, "linear"},
+                     {CDDP_HOOK_NO_COMM, "no communication"}};
         size_t used = (size_t)snprintf(words, sizeof words, "%s", cd_hook_summary(hook->name));
         for (size_t k = 0, first = 1; k < sizeof flags / sizeof flags[0] && used < sizeof words; k++) {
             if ((hook->flags & flags[k].flag) == 0) continue;
@@ -54,7 +57,8 @@ static cddp_status list_backends(cd_cli *cli, cd_text *text, cddp_error *err)
     const cddp_backend *backend;
     for (const cd_backend_row *row = cd_backend_rows; row->name != NULL; row++) {
         char words[512];
-        snprintf(words, sizeof words, "%s%s%s", row->summary, row->absent[0] != '\0' ? "; not in this build: " : "", row->absent);
+        snprintf(words, sizeof words, "%s%s%s", row->summary, row->absent[0] != '\0' ? "; not in this build: " : "",
+                 row->absent);
         put(text, row->name, 10, words);
     }
     for (size_t i = 0; (backend = cddp_registry_backend(cli->registry, i)) != NULL; i++)
@@ -66,7 +70,8 @@ static cddp_status list_checks(cd_cli *cli, cd_text *text, cddp_error *err)
 {
     (void)err;
     const cddp_check *check;
-    for (size_t i = 0; (check = cddp_registry_check(cli->registry, i)) != NULL; i++) put(text, check->name, 10, check->title);
+    for (size_t i = 0; (check = cddp_registry_check(cli->registry, i)) != NULL; i++)
+        put(text, check->name, 10, check->title);
     return CDDP_OK;
 }
 
@@ -183,7 +188,8 @@ static cddp_status list_scenarios(cd_cli *cli, cd_text *text, cddp_error *err)
     cddp_status status = CDDP_OK;
     cd_reader_options options = {.allocator = NULL};
     if (cli->args->operand_count < 2) CD_TRY_OUT(cd_file_list_add(&files, "scenarios", err));
-    for (size_t i = 1; i < cli->args->operand_count; i++) CD_TRY_OUT(cd_file_list_add(&files, cli->args->operands[i], err));
+    for (size_t i = 1; i < cli->args->operand_count; i++)
+        CD_TRY_OUT(cd_file_list_add(&files, cli->args->operands[i], err));
     for (size_t i = 0; i < files.count; i++) {
         cddp_plan *plan = NULL;
         cddp_error ignored = CDDP_ERROR_INIT;
@@ -200,9 +206,18 @@ static const struct {
     const char *name;
     cddp_status (*list)(cd_cli *cli, cd_text *text, cddp_error *err);
 } topics[] = {
-    {"hooks", list_hooks},   {"backends", list_backends}, {"checks", list_checks},         {"scenarios", list_scenarios},
-    {"keys", list_keys},     {"events", list_events},     {"models", list_models},         {"optimizers", list_optimizers},
-    {"faults", list_faults}, {"choosers", list_choosers}, {"algorithms", list_algorithms}, {"links", list_links},
+    {"hooks", list_hooks},
+    {"backends", list_backends},
+    {"checks", list_checks},
+    {"scenarios", list_scenarios},
+    {"keys", list_keys},
+    {"events", list_events},
+    {"models", list_models},
+    {"optimizers", list_optimizers},
+    {"faults", list_faults},
+    {"choosers", list_choosers},
+    {"algorithms", list_algorithms},
+    {"links", list_links},
 };
 #define TOPIC_COUNT (sizeof topics / sizeof topics[0])
 
@@ -227,7 +242,8 @@ int cd_command_list(cd_cli *cli)
     cddp_error err = CDDP_ERROR_INIT;
     cd_text text;
     cd_text_init(&text, cli->color_out);
-    int exit_code = list_topic(cli, &text, &err) == CDDP_OK ? cd_cli_write(cli, &text, CD_EXIT_VERIFIED) : cd_cli_fail(cli, &err);
+    int exit_code =
+        list_topic(cli, &text, &err) == CDDP_OK ? cd_cli_write(cli, &text, CD_EXIT_VERIFIED) : cd_cli_fail(cli, &err);
     cd_text_fini(&text);
     return exit_code;
 }

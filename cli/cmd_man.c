@@ -12,9 +12,12 @@ static void push_roff(cd_text *text, const char *words)
     for (const char *at = words; *at != '\0'; at++) {
         if (line_start && (*at == '.' || *at == '\'')) cd_text_push(text, "\\&");
         line_start = *at == '\n';
-        if (*at == '-') cd_text_push(text, "\\-");
-        else if (*at == '\\') cd_text_push(text, "\\e");
-        else cd_text_push_bytes(text, at, 1);
+        if (*at == '-')
+            cd_text_push(text, "\\-");
+        else if (*at == '\\')
+            cd_text_push(text, "\\e");
+        else
+            cd_text_push_bytes(text, at, 1);
     }
 }
 
@@ -68,17 +71,25 @@ int cd_command_man(cd_cli *cli)
     cd_text text;
     cd_text_init(&text, false);
     cd_text_printf(&text, ".TH CDDP\\-VERIFY 1 \"\" \"cddp %s\" \"User Commands\"\n", cddp_version());
-    cd_text_push(&text, ".SH NAME\ncddp\\-verify \\- run data\\-parallel training scenarios and judge them\n.SH SYNOPSIS\n"
-                        ".B cddp\\-verify\n.I SCENARIO|DIR...\n.br\n.B cddp\\-verify\n.I COMMAND\n.RI [ ARGUMENT... ]\n.SH DESCRIPTION\n");
-    push_roff(&text, "Runs a real DistributedDataParallel runtime on a scenario written in TOML, on a deterministic simulator or on a "
-                     "real transport, compares it with single-process training, checks invariants over every event, and names the "
-                     "culprit: rank, bucket, parameter, step, both sides shown.\n");
+    cd_text_push(&text,
+                 ".SH NAME\ncddp\\-verify \\- run data\\-parallel training scenarios and judge them\n.SH SYNOPSIS\n"
+                 ".B cddp\\-verify\n.I SCENARIO|DIR...\n.br\n.B cddp\\-verify\n.I COMMAND\n.RI [ ARGUMENT... ]\n.SH "
+                 "DESCRIPTION\n");
+    push_roff(
+        &text,
+        "Runs a real DistributedDataParallel runtime on a scenario written in TOML, on a deterministic simulator or on "
+        "a "
+        "real transport, compares it with single-process training, checks invariants over every event, and names the "
+        "culprit: rank, bucket, parameter, step, both sides shown.\n");
     put_commands(&text);
     put_options(&text);
-    cd_text_push(&text, ".SH EXIT STATUS\n.TP\n.B 0\nverified\n.TP\n.B 1\nfindings\n.TP\n.B 2\nusage, scenario or store error\n"
-                        ".TP\n.B 3\nsomething that was asked for is absent, such as a backend\n.TP\n.B 4\ninconclusive, or interrupted\n"
-                        ".SH ENVIRONMENT\n.TP\n.B NO_COLOR\nWhen set and not empty, no colours are used unless \\-\\-color=always.\n"
-                        ".SH FILES\nTrace stores are SQLite files and can be read with sqlite3(1).\n.SH SEE ALSO\nsqlite3(1)\n");
+    cd_text_push(
+        &text,
+        ".SH EXIT STATUS\n.TP\n.B 0\nverified\n.TP\n.B 1\nfindings\n.TP\n.B 2\nusage, scenario or store error\n"
+        ".TP\n.B 3\nsomething that was asked for is absent, such as a backend\n.TP\n.B 4\ninconclusive, or "
+        "interrupted\n"
+        ".SH ENVIRONMENT\n.TP\n.B NO_COLOR\nWhen set and not empty, no colours are used unless \\-\\-color=always.\n"
+        ".SH FILES\nTrace stores are SQLite files and can be read with sqlite3(1).\n.SH SEE ALSO\nsqlite3(1)\n");
     int exit_code = cd_cli_write(cli, &text, CD_EXIT_VERIFIED);
     cd_text_fini(&text);
     return exit_code;

@@ -39,7 +39,8 @@ static cddp_status read_arguments(run_command *c, cddp_error *err)
     c->workers = 1;
     CD_TRY(cd_args_number(args, CD_OPTION_jobs, &c->workers, err));
     if (c->workers == 0) c->workers = cd_os_core_count();
-    if (c->workers > WORKERS_MAX) return cd_fail(err, CDDP_E_ARG, "--jobs: at most %d workers, got %" PRIu64, WORKERS_MAX, c->workers);
+    if (c->workers > WORKERS_MAX)
+        return cd_fail(err, CDDP_E_ARG, "--jobs: at most %d workers, got %" PRIu64, WORKERS_MAX, c->workers);
     if (cd_args_has(args, CD_OPTION_log)) CD_TRY(cd_log_sink_init(&c->log, cd_args_text(args, CD_OPTION_log, ""), err));
     for (size_t i = 0; i < args->operand_count; i++) CD_TRY(cd_file_list_add(&c->files, args->operands[i], err));
     return CDDP_OK;
@@ -52,13 +53,20 @@ static cddp_status run_all(run_command *c, cddp_error *err)
     CD_TRY(read_arguments(c, err));
     if (store != NULL) CD_TRY(cddp_store_open(store, CDDP_STORE_APPEND, NULL, &c->store, err));
     c->results = cd_allocate_array(NULL, c->files.count, sizeof *c->results);
-    if (c->results == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the results of %zu scenarios", c->files.count);
+    if (c->results == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the results of %zu scenarios", c->files.count);
     for (size_t i = 0; i < c->files.count; i++) cd_result_init(&c->results[i]);
-    cd_session session = {.cli = c->cli, .store = c->store, .level = (cddp_trace_level)c->level,
-                          .overrides = cd_text_get(&c->overrides), .log = cd_args_has(args, CD_OPTION_log) ? &c->log : NULL};
-    cd_jobs jobs = {.session = &session, .paths = c->files.paths, .count = c->files.count,
+    cd_session session = {.cli = c->cli,
+                          .store = c->store,
+                          .level = (cddp_trace_level)c->level,
+                          .overrides = cd_text_get(&c->overrides),
+                          .log = cd_args_has(args, CD_OPTION_log) ? &c->log : NULL};
+    cd_jobs jobs = {.session = &session,
+                    .paths = c->files.paths,
+                    .count = c->files.count,
                     .worker_count = (uint32_t)(c->workers < c->files.count ? c->workers : c->files.count),
-                    .keep_going = cd_args_has(args, CD_OPTION_keep_going), .progress = c->cli->progress};
+                    .keep_going = cd_args_has(args, CD_OPTION_keep_going),
+                    .progress = c->cli->progress};
     cd_interrupt_begin();
     CD_TRY(cd_jobs_run(&jobs, c->results, &c->done, err));
     return CDDP_OK;
@@ -67,9 +75,14 @@ static cddp_status run_all(run_command *c, cddp_error *err)
 static int report(run_command *c)
 {
     const cd_args *args = c->cli->args;
-    cd_report r = {.results = c->results, .count = c->done, .registry = c->cli->registry, .quiet = cd_args_has(args, CD_OPTION_quiet),
-                   .verbose = cd_args_has(args, CD_OPTION_verbose), .timings = cd_args_has(args, CD_OPTION_timings),
-                   .interrupted = cd_interrupt_requested(), .not_run = c->files.count - c->done};
+    cd_report r = {.results = c->results,
+                   .count = c->done,
+                   .registry = c->cli->registry,
+                   .quiet = cd_args_has(args, CD_OPTION_quiet),
+                   .verbose = cd_args_has(args, CD_OPTION_verbose),
+                   .timings = cd_args_has(args, CD_OPTION_timings),
+                   .interrupted = cd_interrupt_requested(),
+                   .not_run = c->files.count - c->done};
     r.exit_code = cd_results_exit_code(c->results, c->done);
     if (r.exit_code == CD_EXIT_VERIFIED && (r.interrupted || r.not_run > 0)) r.exit_code = CD_EXIT_INCONCLUSIVE;
     return cd_report_send(c->cli, &c->target, &r);

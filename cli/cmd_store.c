@@ -13,7 +13,8 @@ typedef struct store_command {
     size_t count, capacity;
 } store_command;
 
-static cddp_status take_as_found(cd_result *result, const cd_session *session, const cddp_stored_run *run, cddp_error *err)
+static cddp_status take_as_found(cd_result *result, const cd_session *session, const cddp_stored_run *run,
+                                 cddp_error *err)
 {
     return cd_stored_take(result, session->store, run, err);
 }
@@ -33,12 +34,15 @@ static cddp_status take_runs(store_command *c, bool all, cddp_error *err)
     const cd_args *args = c->session.cli->args;
     uint64_t number = 0;
     int64_t last = 0;
-    if (args->operand_count != 1) return cd_fail(err, CDDP_E_ARG, "%s which store? name one file", cd_commands[args->command].name);
+    if (args->operand_count != 1)
+        return cd_fail(err, CDDP_E_ARG, "%s which store? name one file", cd_commands[args->command].name);
     CD_TRY(cd_report_target_read(args, &c->target, err));
     CD_TRY(cd_args_number(args, CD_OPTION_run_number, &number, err));
     CD_TRY(cddp_store_open(args->operands[0], CDDP_STORE_READ, NULL, &c->session.store, err));
     CD_TRY(cddp_store_last_run(c->session.store, &last, err));
-    if (number > INT64_MAX) return cd_fail(err, CDDP_E_ARG, "'%s' has no such run; its last one is %lld", args->operands[0], (long long)last);
+    if (number > INT64_MAX)
+        return cd_fail(err, CDDP_E_ARG, "'%s' has no such run; its last one is %lld", args->operands[0],
+                       (long long)last);
     int64_t wanted = number != 0 ? (int64_t)number : all ? 0 : last;
     CD_TRY(cddp_store_each_run(c->session.store, wanted, take_run, c, err));
     return CDDP_OK;
@@ -52,8 +56,11 @@ static int work(store_command *c, bool all)
     if (take_runs(c, all, &err) != CDDP_OK) {
         exit_code = cd_cli_fail(cli, &err);
     } else {
-        cd_report report = {.results = c->results, .count = c->count, .registry = cli->registry,
-                            .exit_code = cd_results_exit_code(c->results, c->count), .quiet = cd_args_has(cli->args, CD_OPTION_quiet),
+        cd_report report = {.results = c->results,
+                            .count = c->count,
+                            .registry = cli->registry,
+                            .exit_code = cd_results_exit_code(c->results, c->count),
+                            .quiet = cd_args_has(cli->args, CD_OPTION_quiet),
                             .verbose = cd_args_has(cli->args, CD_OPTION_verbose)};
         exit_code = cd_report_send(cli, &c->target, &report);
     }

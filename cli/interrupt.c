@@ -27,15 +27,9 @@ void cd_interrupt_begin(void)
     sigaction(SIGTERM, &action, NULL);
 }
 
-bool cd_interrupt_requested(void)
-{
-    return requested != 0;
-}
+bool cd_interrupt_requested(void) { return requested != 0; }
 
-static void ignore_event(void *self, const cddp_event *event)
-{
-    (void)self, (void)event;
-}
+static void ignore_event(void *self, const cddp_event *event) { (void)self, (void)event; }
 
 static cddp_status fail_when_requested(void *self, cddp_error *err)
 {

@@ -29,12 +29,12 @@ typedef struct worker {
 typedef struct pool {
     const cd_jobs *jobs;
     cd_result *results;
-    bool *arrived; /* (count) */
+    bool *arrived;         /* (count) */
     worker *workers;       /* (worker_count) */
     cd_os_child *children; /* (worker_count) */
-    size_t next;  /* to start */
-    size_t done;  /* results in place without a gap */
-    size_t limit; /* scenarios from here on do not count any more */
+    size_t next;           /* to start */
+    size_t done;           /* results in place without a gap */
+    size_t limit;          /* scenarios from here on do not count any more */
     cd_progress progress;
 } pool;
 
@@ -110,9 +110,11 @@ static void note_death(pool *p, const worker *w, int exit_code, int signal_numbe
     cd_result_init(result);
     result->source = cd_result_copy(result, p->jobs->paths[w->index]);
     if (signal_number != 0)
-        snprintf(words, sizeof words, "the process that ran it was ended by signal %d (%s): a bug in cddp-verify or in a plugin",
+        snprintf(words, sizeof words,
+                 "the process that ran it was ended by signal %d (%s): a bug in cddp-verify or in a plugin",
                  signal_number, strsignal(signal_number));
-    else snprintf(words, sizeof words, "the process that ran it left with code %d and without a result", exit_code);
+    else
+        snprintf(words, sizeof words, "the process that ran it left with code %d and without a result", exit_code);
     cd_result_set_failure(result, CD_EXIT_USAGE, words, "");
 }
 
@@ -180,8 +182,10 @@ static cddp_status drain(pool *p, uint32_t slot, cddp_error *err)
     for (int pipe = 0; pipe < CD_OS_PIPE_COUNT; pipe++) {
         for (size_t count = 1; count > 0;) {
             CD_TRY(cd_os_child_read(&p->children[slot], (cd_os_pipe)pipe, bytes, sizeof bytes, &count, err));
-            if (pipe == CD_OS_PIPE_RESULT) cd_text_push_bytes(&p->workers[slot].bytes, bytes, count);
-            else fwrite(bytes, 1, count, stderr);
+            if (pipe == CD_OS_PIPE_RESULT)
+                cd_text_push_bytes(&p->workers[slot].bytes, bytes, count);
+            else
+                fwrite(bytes, 1, count, stderr);
         }
     }
     return CDDP_OK;

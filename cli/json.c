@@ -8,15 +8,9 @@
 #include <math.h>
 #include <string.h>
 
-void cd_json_begin(cd_json *json, cd_text *text)
-{
-    *json = (cd_json){.text = text};
-}
+void cd_json_begin(cd_json *json, cd_text *text) { *json = (cd_json){.text = text}; }
 
-static void break_line(cd_json *json)
-{
-    cd_text_printf(json->text, "\n%*s", (int)(2 * json->depth), "");
-}
+static void break_line(cd_json *json) { cd_text_printf(json->text, "\n%*s", (int)(2 * json->depth), ""); }
 
 /* Whatever stands between the value before and this one. */
 static void separate(cd_json *json)
@@ -53,12 +47,18 @@ static void push_quoted(cd_text *text, const char *value)
     for (const char *at = value; *at != '\0';) {
         size_t length = cd_utf8_length(at);
         unsigned char byte = (unsigned char)*at;
-        if (length == 0) cd_text_push(text, "\\ufffd");
-        else if (byte == '"' || byte == '\\') cd_text_printf(text, "\\%c", byte);
-        else if (byte == '\n') cd_text_push(text, "\\n");
-        else if (byte == '\t') cd_text_push(text, "\\t");
-        else if (byte < 0x20 || byte == 0x7f) cd_text_printf(text, "\\u%04x", byte);
-        else cd_text_push_bytes(text, at, length);
+        if (length == 0)
+            cd_text_push(text, "\\ufffd");
+        else if (byte == '"' || byte == '\\')
+            cd_text_printf(text, "\\%c", byte);
+        else if (byte == '\n')
+            cd_text_push(text, "\\n");
+        else if (byte == '\t')
+            cd_text_push(text, "\\t");
+        else if (byte < 0x20 || byte == 0x7f)
+            cd_text_printf(text, "\\u%04x", byte);
+        else
+            cd_text_push_bytes(text, at, length);
         at += length == 0 ? 1 : length;
     }
     cd_text_push(text, "\"");
@@ -75,8 +75,10 @@ void cd_json_key(cd_json *json, const char *key)
 void cd_json_text(cd_json *json, const char *value)
 {
     separate(json);
-    if (value == NULL) cd_text_push(json->text, "null");
-    else push_quoted(json->text, value);
+    if (value == NULL)
+        cd_text_push(json->text, "null");
+    else
+        push_quoted(json->text, value);
 }
 
 void cd_json_flag(cd_json *json, bool value)
@@ -94,8 +96,10 @@ void cd_json_integer(cd_json *json, int64_t value)
 void cd_json_number(cd_json *json, double value)
 {
     separate(json);
-    if (isfinite(value)) cd_text_printf(json->text, "%.17g", value);
-    else cd_text_push(json->text, "null");
+    if (isfinite(value))
+        cd_text_printf(json->text, "%.17g", value);
+    else
+        cd_text_push(json->text, "null");
 }
 
 void cd_json_digest(cd_json *json, uint64_t value)

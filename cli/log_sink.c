@@ -10,37 +10,63 @@
 #include <string.h>
 
 enum { RUN, DDP, COMM, HOOK, TRAIN, ORACLE, SIM, MEMORY };
-static const char *const components[CD_LOG_COMPONENT_COUNT] = {"run", "ddp", "comm", "hook", "train", "oracle", "sim", "memory"};
+static const char *const components[CD_LOG_COMPONENT_COUNT] = {"run",   "ddp",    "comm", "hook",
+                                                               "train", "oracle", "sim",  "memory"};
 
 /* Kinds without a row are debug lines of the run. */
 static const struct {
     uint8_t kind, component, level;
 } rows[] = {
-    {CDDP_EV_run_begin, RUN, CD_LOG_INFO},         {CDDP_EV_run_end, RUN, CD_LOG_INFO},
-    {CDDP_EV_rank_begin, RUN, CD_LOG_INFO},        {CDDP_EV_rank_end, RUN, CD_LOG_INFO},
-    {CDDP_EV_mark, RUN, CD_LOG_INFO},              {CDDP_EV_error, RUN, CD_LOG_ERROR},
-    {CDDP_EV_wrap, DDP, CD_LOG_INFO},              {CDDP_EV_rebuild, DDP, CD_LOG_INFO},
-    {CDDP_EV_bucket_layout, DDP, CD_LOG_DEBUG},    {CDDP_EV_forward_begin, DDP, CD_LOG_INFO},
-    {CDDP_EV_forward_end, DDP, CD_LOG_DEBUG},      {CDDP_EV_backward_begin, DDP, CD_LOG_DEBUG},
-    {CDDP_EV_backward_end, DDP, CD_LOG_INFO},      {CDDP_EV_grad_local, DDP, CD_LOG_DEBUG},
-    {CDDP_EV_mark_ready, DDP, CD_LOG_DEBUG},       {CDDP_EV_unsynced_grad, DDP, CD_LOG_WARN},
-    {CDDP_EV_bucket_launch, DDP, CD_LOG_DEBUG},    {CDDP_EV_bucket_skip, DDP, CD_LOG_DEBUG},
-    {CDDP_EV_bucket_done, DDP, CD_LOG_DEBUG},      {CDDP_EV_used_local, DDP, CD_LOG_DEBUG},
-    {CDDP_EV_used_global, DDP, CD_LOG_DEBUG},      {CDDP_EV_grad_final, DDP, CD_LOG_DEBUG},
-    {CDDP_EV_no_sync, DDP, CD_LOG_DEBUG},          {CDDP_EV_buffer_sync, DDP, CD_LOG_DEBUG},
-    {CDDP_EV_join_notify, DDP, CD_LOG_DEBUG},      {CDDP_EV_join_end, DDP, CD_LOG_INFO},
-    {CDDP_EV_hook_call, HOOK, CD_LOG_DEBUG},       {CDDP_EV_hook_done, HOOK, CD_LOG_DEBUG},
-    {CDDP_EV_hook_law, HOOK, CD_LOG_DEBUG},        {CDDP_EV_group, COMM, CD_LOG_INFO},
-    {CDDP_EV_group_close, COMM, CD_LOG_INFO},      {CDDP_EV_collective_post, COMM, CD_LOG_DEBUG},
-    {CDDP_EV_collective_done, COMM, CD_LOG_DEBUG}, {CDDP_EV_collective_wait, COMM, CD_LOG_DEBUG},
-    {CDDP_EV_waiting_for, COMM, CD_LOG_WARN},      {CDDP_EV_group_abort, COMM, CD_LOG_WARN},
-    {CDDP_EV_store_key, COMM, CD_LOG_DEBUG},       {CDDP_EV_memory, MEMORY, CD_LOG_DEBUG},
-    {CDDP_EV_touch, MEMORY, CD_LOG_DEBUG},         {CDDP_EV_order, MEMORY, CD_LOG_DEBUG},
-    {CDDP_EV_optimizer_step, TRAIN, CD_LOG_INFO},  {CDDP_EV_optimizer_touch, TRAIN, CD_LOG_DEBUG},
-    {CDDP_EV_checkpoint, TRAIN, CD_LOG_INFO},      {CDDP_EV_stop, TRAIN, CD_LOG_DEBUG},
-    {CDDP_EV_samples, TRAIN, CD_LOG_DEBUG},        {CDDP_EV_compare, ORACLE, CD_LOG_DEBUG},
-    {CDDP_EV_choice, SIM, CD_LOG_DEBUG},           {CDDP_EV_fault, SIM, CD_LOG_WARN},
-    {CDDP_EV_message, SIM, CD_LOG_DEBUG},          {CDDP_EV_compute, SIM, CD_LOG_DEBUG},
+    {CDDP_EV_run_begin, RUN, CD_LOG_INFO},
+    {CDDP_EV_run_end, RUN, CD_LOG_INFO},
+    {CDDP_EV_rank_begin, RUN, CD_LOG_INFO},
+    {CDDP_EV_rank_end, RUN, CD_LOG_INFO},
+    {CDDP_EV_mark, RUN, CD_LOG_INFO},
+    {CDDP_EV_error, RUN, CD_LOG_ERROR},
+    {CDDP_EV_wrap, DDP, CD_LOG_INFO},
+    {CDDP_EV_rebuild, DDP, CD_LOG_INFO},
+    {CDDP_EV_bucket_layout, DDP, CD_LOG_DEBUG},
+    {CDDP_EV_forward_begin, DDP, CD_LOG_INFO},
+    {CDDP_EV_forward_end, DDP, CD_LOG_DEBUG},
+    {CDDP_EV_backward_begin, DDP, CD_LOG_DEBUG},
+    {CDDP_EV_backward_end, DDP, CD_LOG_INFO},
+    {CDDP_EV_grad_local, DDP, CD_LOG_DEBUG},
+    {CDDP_EV_mark_ready, DDP, CD_LOG_DEBUG},
+    {CDDP_EV_unsynced_grad, DDP, CD_LOG_WARN},
+    {CDDP_EV_bucket_launch, DDP, CD_LOG_DEBUG},
+    {CDDP_EV_bucket_skip, DDP, CD_LOG_DEBUG},
+    {CDDP_EV_bucket_done, DDP, CD_LOG_DEBUG},
+    {CDDP_EV_used_local, DDP, CD_LOG_DEBUG},
+    {CDDP_EV_used_global, DDP, CD_LOG_DEBUG},
+    {CDDP_EV_grad_final, DDP, CD_LOG_DEBUG},
+    {CDDP_EV_no_sync, DDP, CD_LOG_DEBUG},
+    {CDDP_EV_buffer_sync, DDP, CD_LOG_DEBUG},
+    {CDDP_EV_join_notify, DDP, CD_LOG_DEBUG},
+    {CDDP_EV_join_end, DDP, CD_LOG_INFO},
+    {CDDP_EV_hook_call, HOOK, CD_LOG_DEBUG},
+    {CDDP_EV_hook_done, HOOK, CD_LOG_DEBUG},
+    {CDDP_EV_hook_law, HOOK, CD_LOG_DEBUG},
+    {CDDP_EV_group, COMM, CD_LOG_INFO},
+    {CDDP_EV_group_close, COMM, CD_LOG_INFO},
+    {CDDP_EV_collective_post, COMM, CD_LOG_DEBUG},
+    {CDDP_EV_collective_done, COMM, CD_LOG_DEBUG},
+    {CDDP_EV_collective_wait, COMM, CD_LOG_DEBUG},
+    {CDDP_EV_waiting_for, COMM, CD_LOG_WARN},
+    {CDDP_EV_group_abort, COMM, CD_LOG_WARN},
+    {CDDP_EV_store_key, COMM, CD_LOG_DEBUG},
+    {CDDP_EV_memory, MEMORY, CD_LOG_DEBUG},
+    {CDDP_EV_touch, MEMORY, CD_LOG_DEBUG},
+    {CDDP_EV_order, MEMORY, CD_LOG_DEBUG},
+    {CDDP_EV_optimizer_step, TRAIN, CD_LOG_INFO},
+    {CDDP_EV_optimizer_touch, TRAIN, CD_LOG_DEBUG},
+    {CDDP_EV_checkpoint, TRAIN, CD_LOG_INFO},
+    {CDDP_EV_stop, TRAIN, CD_LOG_DEBUG},
+    {CDDP_EV_samples, TRAIN, CD_LOG_DEBUG},
+    {CDDP_EV_compare, ORACLE, CD_LOG_DEBUG},
+    {CDDP_EV_choice, SIM, CD_LOG_DEBUG},
+    {CDDP_EV_fault, SIM, CD_LOG_WARN},
+    {CDDP_EV_message, SIM, CD_LOG_DEBUG},
+    {CDDP_EV_compute, SIM, CD_LOG_DEBUG},
 };
 
 static void write_line(void *context, const char *line, size_t length)
@@ -80,13 +106,16 @@ cddp_status cd_log_sink_init(cd_log_sink *log, const char *spec, cddp_error *err
         size_t length = strcspn(at, ",");
         const char *colon = memchr(at, ':', length);
         if (colon != NULL && !is_component(at, (size_t)(colon - at)))
-            return cd_fail(err, CDDP_E_ARG, "--log: there is no component '%.*s'; there are run, ddp, comm, hook, train, oracle, sim and memory",
-                           (int)(colon - at), at);
+            return cd_fail(
+                err, CDDP_E_ARG,
+                "--log: there is no component '%.*s'; there are run, ddp, comm, hook, train, oracle, sim and memory",
+                (int)(colon - at), at);
     }
     for (size_t i = 0; i < CD_LOG_COMPONENT_COUNT; i++) {
         cd_log_level level = CD_LOG_ERROR;
         if (!cd_log_parse(spec, components[i], &level))
-            return cd_fail(err, CDDP_E_ARG, "--log: '%.60s' is not COMPONENT:LEVEL,...; levels are error, warn, info and debug", spec);
+            return cd_fail(err, CDDP_E_ARG,
+                           "--log: '%.60s' is not COMPONENT:LEVEL,...; levels are error, warn, info and debug", spec);
         log->logs[i] = (cd_log){.write = write_line, .level = level, .component = components[i]};
     }
     return CDDP_OK;

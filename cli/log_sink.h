@@ -7,8 +7,8 @@
 #define CD_LOG_COMPONENT_COUNT 8
 
 typedef struct cd_log_sink {
-    cddp_trace_sink sink;                   /* give it to the run */
-    cd_log logs[CD_LOG_COMPONENT_COUNT];    /* one per component */
+    cddp_trace_sink sink;                /* give it to the run */
+    cd_log logs[CD_LOG_COMPONENT_COUNT]; /* one per component */
 } cd_log_sink;
 
 /* spec as in "ddp:debug,sim:info"; refuses unknown components and levels, naming those there are. */

@@ -34,8 +34,9 @@ int cd_cli_fail(const cd_cli *cli, const cddp_error *err)
     cd_text_printf(&text, " %s\n", message);
     fputs(cd_text_get(&text), stderr);
     cd_text_fini(&text);
-    return err->status == CDDP_E_UNSUPPORTED || err->status == CDDP_E_BACKEND || err->status == CDDP_E_NOMEM ? CD_EXIT_ENVIRONMENT
-                                                                                                          : CD_EXIT_USAGE;
+    return err->status == CDDP_E_UNSUPPORTED || err->status == CDDP_E_BACKEND || err->status == CDDP_E_NOMEM
+               ? CD_EXIT_ENVIRONMENT
+               : CD_EXIT_USAGE;
 }
 
 int cd_cli_write(const cd_cli *cli, const cd_text *text, int exit_code)
@@ -77,9 +78,12 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     int exit_code = CD_EXIT_USAGE;
-    if (cd_args_parse(&args, argc - 1, argv + 1, &err) != CDDP_OK || prepare(&cli, &err) != CDDP_OK) exit_code = cd_cli_fail(&cli, &err);
-    else if (cd_args_has(&args, CD_OPTION_help)) exit_code = cd_command_help(&cli);
-    else exit_code = commands[args.command](&cli);
+    if (cd_args_parse(&args, argc - 1, argv + 1, &err) != CDDP_OK || prepare(&cli, &err) != CDDP_OK)
+        exit_code = cd_cli_fail(&cli, &err);
+    else if (cd_args_has(&args, CD_OPTION_help))
+        exit_code = cd_command_help(&cli);
+    else
+        exit_code = commands[args.command](&cli);
     cddp_registry_destroy(cli.registry);
     cd_plugins_close(cli.plugins);
     cd_args_fini(&args);

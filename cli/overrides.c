@@ -14,7 +14,8 @@ cddp_status cd_overrides_read(const cd_args *args, cd_text *lines, cddp_error *e
     const char *backend = cd_args_text(args, CD_OPTION_backend, NULL), *set;
     CD_TRY(cd_args_number(args, CD_OPTION_seed, &seed, err));
     CD_TRY(cd_args_number(args, CD_OPTION_world_size, &ranks, err));
-    if (cd_args_has(args, CD_OPTION_world_size) && ranks == 0) return cd_fail(err, CDDP_E_ARG, "--world-size: there is no world of 0 ranks");
+    if (cd_args_has(args, CD_OPTION_world_size) && ranks == 0)
+        return cd_fail(err, CDDP_E_ARG, "--world-size: there is no world of 0 ranks");
     for (size_t i = 0; (set = cd_args_value(args, CD_OPTION_set, i)) != NULL; i++) {
         const char *equals = strchr(set, '=');
         if (equals == NULL || equals == set || strchr(set, '\n') != NULL)
@@ -56,8 +57,10 @@ static void push_shell(cd_text *text, const char *word, size_t length)
     }
     cd_text_push(text, "'");
     for (size_t i = 0; i < length; i++) {
-        if (word[i] == '\'') cd_text_push(text, "'\\''");
-        else cd_text_push_bytes(text, word + i, 1);
+        if (word[i] == '\'')
+            cd_text_push(text, "'\\''");
+        else
+            cd_text_push_bytes(text, word + i, 1);
     }
     cd_text_push(text, "'");
 }

@@ -31,13 +31,15 @@ static cddp_status load(cd_plugins *plugins, cddp_registry *registry, const char
     /* Without a slash the loader would search its own folders. */
     char place[4096];
     snprintf(place, sizeof place, "%s%s", strchr(path, '/') == NULL ? "./" : "", path);
-    if (!cd_vec_grow(NULL, (void **)&plugins->handles, &plugins->handle_capacity, plugins->handle_count + 1, sizeof(void *)))
+    if (!cd_vec_grow(NULL, (void **)&plugins->handles, &plugins->handle_capacity, plugins->handle_count + 1,
+                     sizeof(void *)))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for plugin '%s'", path);
     void *handle = dlopen(place, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL) return cd_fail(err, CDDP_E_ARG, "cannot load plugin '%.200s': %.250s", path, loader_words());
     plugins->handles[plugins->handle_count++] = handle;
     const cddp_plugin *plugin = dlsym(handle, CDDP_PLUGIN_SYMBOL);
-    if (plugin == NULL) return cd_fail(err, CDDP_E_ARG, "'%s' is no cddp plugin: it does not export %s", path, CDDP_PLUGIN_SYMBOL);
+    if (plugin == NULL)
+        return cd_fail(err, CDDP_E_ARG, "'%s' is no cddp plugin: it does not export %s", path, CDDP_PLUGIN_SYMBOL);
     CD_TRY(cddp_registry_add_plugin(registry, plugin, err));
     return CDDP_OK;
 }
@@ -48,7 +50,8 @@ cddp_status cd_plugins_open(cd_cli *cli, cd_plugins **plugins, cddp_error *err)
     cd_plugins *p = cd_allocate_zero(NULL, sizeof *p);
     if (p == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for plugins");
     *plugins = p;
-    for (size_t i = 0; (path = cd_args_value(cli->args, CD_OPTION_plugin, i)) != NULL; i++) CD_TRY(load(p, cli->registry, path, err));
+    for (size_t i = 0; (path = cd_args_value(cli->args, CD_OPTION_plugin, i)) != NULL; i++)
+        CD_TRY(load(p, cli->registry, path, err));
     return CDDP_OK;
 }
 
@@ -87,7 +90,8 @@ cddp_status cd_plugins_need_backend(cd_cli *cli, const char *name, cddp_error *e
     const cd_backend_row *row = cd_backend_row_find(name);
     if (cddp_registry_find_backend(cli->registry, name) != NULL) return CDDP_OK;
     if (row == NULL) return unknown_backend(name, err);
-    if (row->absent[0] != '\0') return cd_fail(err, CDDP_E_BACKEND, "backend %s is not in this build: %s", name, row->absent);
+    if (row->absent[0] != '\0')
+        return cd_fail(err, CDDP_E_BACKEND, "backend %s is not in this build: %s", name, row->absent);
     if (row->module[0] == '\0') return CDDP_OK; /* compiled in */
     module_path(row->module, path, sizeof path);
     if (load(cli->plugins, cli->registry, path, &reason) != CDDP_OK)

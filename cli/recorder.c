@@ -14,7 +14,4 @@ void cd_recorder_init(cd_recorder *recorder)
     cd_memory_sink_init(&recorder->memory, NULL);
 }
 
-void cd_recorder_fini(cd_recorder *recorder)
-{
-    cd_memory_sink_fini(&recorder->memory);
-}
+void cd_recorder_fini(cd_recorder *recorder) { cd_memory_sink_fini(&recorder->memory); }

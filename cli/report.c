@@ -22,7 +22,8 @@ static int write_file(const cd_cli *cli, const cd_text *text, const char *path, 
     cddp_error err = CDDP_ERROR_INIT;
     errno = 0;
     FILE *file = fopen(path, "wb");
-    if (file == NULL) return cd_fail(&err, CDDP_E_IO, "cannot write '%s': %s", path, strerror(errno)), cd_cli_fail(cli, &err);
+    if (file == NULL)
+        return cd_fail(&err, CDDP_E_IO, "cannot write '%s': %s", path, strerror(errno)), cd_cli_fail(cli, &err);
     bool written = fwrite(cd_text_get(text), 1, text->length, file) == text->length;
     int problem = errno;
     if (fclose(file) != 0 && written) {
@@ -35,14 +36,16 @@ static int write_file(const cd_cli *cli, const cd_text *text, const char *path, 
 
 int cd_report_send(const cd_cli *cli, const cd_report_target *target, const cd_report *report)
 {
-    static void (*const formats[])(cd_text *text, const cd_report *report) = {cd_report_text, cd_report_json, cd_report_junit,
-                                                                             cd_report_sarif};
+    static void (*const formats[])(cd_text * text, const cd_report *report) = {cd_report_text, cd_report_json,
+                                                                               cd_report_junit, cd_report_sarif};
     cd_text text;
     cd_text_init(&text, target->format == CD_FORMAT_TEXT && target->path == NULL && cli->color_out);
     formats[target->format](&text, report);
     int exit_code;
-    if (text.failed || target->path == NULL) exit_code = cd_cli_write(cli, &text, report->exit_code);
-    else exit_code = write_file(cli, &text, target->path, report->exit_code);
+    if (text.failed || target->path == NULL)
+        exit_code = cd_cli_write(cli, &text, report->exit_code);
+    else
+        exit_code = write_file(cli, &text, target->path, report->exit_code);
     cd_text_fini(&text);
     return exit_code;
 }

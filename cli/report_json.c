@@ -8,8 +8,10 @@
 static void put_or_null(cd_json *json, const char *key, int64_t value)
 {
     cd_json_key(json, key);
-    if (value >= 0) cd_json_integer(json, value);
-    else cd_json_text(json, NULL);
+    if (value >= 0)
+        cd_json_integer(json, value);
+    else
+        cd_json_text(json, NULL);
 }
 
 static void put_finding(cd_json *json, const cd_result_finding *finding)
@@ -43,11 +45,13 @@ static void put_lists(cd_json *json, const cd_result *result)
     cd_json_close(json, ']');
     cd_json_key(json, "exercised");
     cd_json_open(json, '{');
-    for (size_t i = 0; i < result->exercise_count; i++) cd_json_put_text(json, result->exercises[i].check, result->exercises[i].how);
+    for (size_t i = 0; i < result->exercise_count; i++)
+        cd_json_put_text(json, result->exercises[i].check, result->exercises[i].how);
     cd_json_close(json, '}');
     cd_json_key(json, "marks");
     cd_json_open(json, '{');
-    for (size_t i = 0; i < result->mark_count; i++) cd_json_put_integer(json, result->marks[i].name, (int64_t)result->marks[i].count);
+    for (size_t i = 0; i < result->mark_count; i++)
+        cd_json_put_integer(json, result->marks[i].name, (int64_t)result->marks[i].count);
     cd_json_close(json, '}');
     cd_json_key(json, "ranks");
     cd_json_open(json, '[');

@@ -14,15 +14,24 @@ static void push_escaped(cd_text *text, const char *value)
     for (const char *at = value; *at != '\0';) {
         size_t length = cd_utf8_length(at);
         unsigned char byte = (unsigned char)*at;
-        if (byte == '&') cd_text_push(text, "&amp;");
-        else if (byte == '<') cd_text_push(text, "&lt;");
-        else if (byte == '>') cd_text_push(text, "&gt;");
-        else if (byte == '"') cd_text_push(text, "&quot;");
-        else if (byte == '\n') cd_text_push(text, "&#10;");
-        else if (byte == '\t') cd_text_push(text, "&#9;");
-        else if (length == 0 || byte < 0x20) cd_text_push(text, "\xef\xbf\xbd");
-        else if (length == 3 && memcmp(at, "\xef\xbf", 2) == 0 && (unsigned char)at[2] >= 0xbe) cd_text_push(text, "\xef\xbf\xbd");
-        else cd_text_push_bytes(text, at, length);
+        if (byte == '&')
+            cd_text_push(text, "&amp;");
+        else if (byte == '<')
+            cd_text_push(text, "&lt;");
+        else if (byte == '>')
+            cd_text_push(text, "&gt;");
+        else if (byte == '"')
+            cd_text_push(text, "&quot;");
+        else if (byte == '\n')
+            cd_text_push(text, "&#10;");
+        else if (byte == '\t')
+            cd_text_push(text, "&#9;");
+        else if (length == 0 || byte < 0x20)
+            cd_text_push(text, "\xef\xbf\xbd");
+        else if (length == 3 && memcmp(at, "\xef\xbf", 2) == 0 && (unsigned char)at[2] >= 0xbe)
+            cd_text_push(text, "\xef\xbf\xbd");
+        else
+            cd_text_push_bytes(text, at, length);
         at += length == 0 ? 1 : length;
     }
 }
@@ -80,15 +89,20 @@ static void put_case(cd_text *text, const cd_report *report, const cd_result *re
     if (clean) return;
     switch (result->exit_code) {
     case CD_EXIT_FINDINGS:
-        put_problem(text, "failure", result->finding_count > 0 ? result->findings[0].finding.check : "findings", result);
+        put_problem(text, "failure", result->finding_count > 0 ? result->findings[0].finding.check : "findings",
+                    result);
         break;
-    case CD_EXIT_INCONCLUSIVE: put_problem(text, "failure", "inconclusive", result); break;
+    case CD_EXIT_INCONCLUSIVE:
+        put_problem(text, "failure", "inconclusive", result);
+        break;
     case CD_EXIT_ENVIRONMENT:
         cd_text_push(text, "      <skipped");
         put_attribute(text, "message", result->reason);
         cd_text_push(text, "/>\n");
         break;
-    default: put_problem(text, "error", "error", result); break;
+    default:
+        put_problem(text, "error", "error", result);
+        break;
     }
     cd_text_push(text, "    </testcase>\n");
 }
@@ -103,7 +117,8 @@ void cd_report_junit(cd_text *text, const cd_report *report)
     }
     cd_text_push(text, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite name=\"cddp-verify\"");
     cd_text_printf(text, " tests=\"%zu\" failures=\"%zu\" errors=\"%zu\" skipped=\"%zu\"", report->count,
-                   counts[CD_EXIT_FINDINGS] + counts[CD_EXIT_INCONCLUSIVE], counts[CD_EXIT_USAGE], counts[CD_EXIT_ENVIRONMENT]);
+                   counts[CD_EXIT_FINDINGS] + counts[CD_EXIT_INCONCLUSIVE], counts[CD_EXIT_USAGE],
+                   counts[CD_EXIT_ENVIRONMENT]);
     if (report->timings) cd_text_printf(text, " time=\"%.3f\"", (double)wall_ns / 1e9);
     cd_text_push(text, ">\n");
     for (size_t i = 0; i < report->count; i++) put_case(text, report, &report->results[i]);

@@ -79,7 +79,8 @@ static void put_result(cd_json *json, const cd_report *report, const cd_result *
 {
     cd_text words;
     cd_text_init(&words, false);
-    cd_text_printf(&words, "%s (step %u). Expected: %s. Found: %s.", f->title, (unsigned)f->step, f->expected, f->actual);
+    cd_text_printf(&words, "%s (step %u). Expected: %s. Found: %s.", f->title, (unsigned)f->step, f->expected,
+                   f->actual);
     if (f->advice[0] != '\0') cd_text_printf(&words, " %s", f->advice);
     cd_json_open(json, '{');
     cd_json_put_text(json, "ruleId", f->check);
@@ -124,7 +125,8 @@ static void put_invocation(cd_json *json, const cd_report *report)
     cd_json_key(json, "invocations");
     cd_json_open(json, '[');
     cd_json_open(json, '{');
-    cd_json_put_flag(json, "executionSuccessful", report->exit_code == CD_EXIT_VERIFIED || report->exit_code == CD_EXIT_FINDINGS);
+    cd_json_put_flag(json, "executionSuccessful",
+                     report->exit_code == CD_EXIT_VERIFIED || report->exit_code == CD_EXIT_FINDINGS);
     cd_json_put_integer(json, "exitCode", report->exit_code);
     cd_json_put_text(json, "exitCodeDescription", cd_result_verdict_name(report->exit_code));
     put_notifications(json, report);

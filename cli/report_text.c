@@ -12,7 +12,9 @@
 
 static cd_style verdict_style(int exit_code)
 {
-    return exit_code == CD_EXIT_VERIFIED ? CD_STYLE_GREEN : exit_code == CD_EXIT_INCONCLUSIVE ? CD_STYLE_YELLOW : CD_STYLE_RED;
+    return exit_code == CD_EXIT_VERIFIED       ? CD_STYLE_GREEN
+           : exit_code == CD_EXIT_INCONCLUSIVE ? CD_STYLE_YELLOW
+                                               : CD_STYLE_RED;
 }
 
 /* "  expected  all-reduce of 12 f32" */
@@ -33,8 +35,10 @@ static void put_place(cd_text *text, const cddp_finding *f)
     if (f->rank >= 0) cd_text_printf(&place, ", rank %" PRId32, f->rank);
     if (f->peer >= 0) cd_text_printf(&place, " against rank %" PRId32, f->peer);
     if (f->bucket >= 0) cd_text_printf(&place, ", bucket %" PRId32, f->bucket);
-    if (f->parameter[0] != '\0') cd_text_printf(&place, ", parameter %s", f->parameter);
-    else if (f->param >= 0) cd_text_printf(&place, ", parameter %" PRId32, f->param);
+    if (f->parameter[0] != '\0')
+        cd_text_printf(&place, ", parameter %s", f->parameter);
+    else if (f->param >= 0)
+        cd_text_printf(&place, ", parameter %" PRId32, f->param);
     put_line(text, "where", cd_text_get(&place));
     cd_text_fini(&place);
 }
@@ -104,7 +108,8 @@ static void put_ranks(cd_text *text, const cd_report *report, const cd_result *r
         put_line(text, i == 0 ? "ranks" : "", cd_text_get(&line));
         cd_text_fini(&line);
     }
-    if (shown < result->rank_count) cd_text_printf(text, "%*sand %zu more ranks (--verbose shows them)\n", INDENT, "", result->rank_count - shown);
+    if (shown < result->rank_count)
+        cd_text_printf(text, "%*sand %zu more ranks (--verbose shows them)\n", INDENT, "", result->rank_count - shown);
 }
 
 /* One line on what stands behind the verdict. */
@@ -112,9 +117,12 @@ static void put_facts(cd_text *text, const cd_report *report, const cd_result *r
 {
     cd_text facts;
     cd_text_init(&facts, false);
-    cd_text_printf(&facts, "%" PRIu32 " rank%s, %" PRIu32 " step%s on %s, seed %" PRIu64 "; %" PRIu64 " events, %zu invariant%s exercised; "
-                   "trace %016" PRIx64 ", plan %016" PRIx64, result->world_size, result->world_size == 1 ? "" : "s", result->steps,
-                   result->steps == 1 ? "" : "s", result->backend, result->seed, result->event_count, result->exercise_count,
+    cd_text_printf(&facts,
+                   "%" PRIu32 " rank%s, %" PRIu32 " step%s on %s, seed %" PRIu64 "; %" PRIu64
+                   " events, %zu invariant%s exercised; "
+                   "trace %016" PRIx64 ", plan %016" PRIx64,
+                   result->world_size, result->world_size == 1 ? "" : "s", result->steps, result->steps == 1 ? "" : "s",
+                   result->backend, result->seed, result->event_count, result->exercise_count,
                    result->exercise_count == 1 ? "" : "s", result->trace_digest, result->plan_digest);
     if (report->timings && result->wall_ns > 0) cd_text_printf(&facts, "; %.1f ms", (double)result->wall_ns / 1e6);
     put_line(text, "run", cd_text_get(&facts));
@@ -123,8 +131,8 @@ static void put_facts(cd_text *text, const cd_report *report, const cd_result *r
 
 static void put_header(cd_text *text, const cd_result *result)
 {
-    cd_text_style(text, verdict_style(result->exit_code), "%s", result->exit_code == CD_EXIT_VERIFIED && result->as_expected ? "as expected"
-                                                                                                                            : result->verdict);
+    cd_text_style(text, verdict_style(result->exit_code), "%s",
+                  result->exit_code == CD_EXIT_VERIFIED && result->as_expected ? "as expected" : result->verdict);
     cd_text_printf(text, ": %s", result->source);
     if (result->stored_run > 0) cd_text_printf(text, " run %" PRId64, result->stored_run);
     if (result->title[0] != '\0') cd_text_printf(text, ": %s", result->title);
@@ -147,12 +155,14 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
                 (result->finding_count > 0 && strstr(result->summary, result->findings[0].finding.title) != NULL);
     if (result->summary[0] != '\0' && result->details[0] == '\0' && !told) put_line(text, "", result->summary);
     if (strcmp(result->reason, result->summary) != 0) put_line(text, "because", result->reason);
-    for (size_t i = 0; i < result->finding_count && (i == 0 || report->verbose); i++) put_finding(text, &result->findings[i], i == 0);
+    for (size_t i = 0; i < result->finding_count && (i == 0 || report->verbose); i++)
+        put_finding(text, &result->findings[i], i == 0);
     if (!report->verbose) put_consequences(text, result);
     put_ranks(text, report, result);
     if (report->verbose) put_exercises(text, result);
     if (result->judged) put_facts(text, report, result);
-    if (result->exit_code != CD_EXIT_VERIFIED || result->finding_count > 0) put_line(text, "reproduce", result->reproduce);
+    if (result->exit_code != CD_EXIT_VERIFIED || result->finding_count > 0)
+        put_line(text, "reproduce", result->reproduce);
 }
 
 static void put_totals(cd_text *text, const cd_report *report)
@@ -162,13 +172,17 @@ static void put_totals(cd_text *text, const cd_report *report)
         counts[report->results[i].exit_code]++;
         expected += report->results[i].exit_code == CD_EXIT_VERIFIED && report->results[i].as_expected;
     }
-    cd_text_style(text, verdict_style(report->exit_code), "%zu of %zu verified", counts[CD_EXIT_VERIFIED], report->count + report->not_run);
-    if (expected > 0) cd_text_printf(text, " (%zu as %s scenario%s expect%s)", expected, expected == 1 ? "its" : "their",
-                                     expected == 1 ? "" : "s", expected == 1 ? "s" : "");
+    cd_text_style(text, verdict_style(report->exit_code), "%zu of %zu verified", counts[CD_EXIT_VERIFIED],
+                  report->count + report->not_run);
+    if (expected > 0)
+        cd_text_printf(text, " (%zu as %s scenario%s expect%s)", expected, expected == 1 ? "its" : "their",
+                       expected == 1 ? "" : "s", expected == 1 ? "s" : "");
     static const struct {
         int code;
         const char *words;
-    } rest[] = {{CD_EXIT_FINDINGS, "with findings"}, {CD_EXIT_USAGE, "with errors"}, {CD_EXIT_ENVIRONMENT, "not possible here"},
+    } rest[] = {{CD_EXIT_FINDINGS, "with findings"},
+                {CD_EXIT_USAGE, "with errors"},
+                {CD_EXIT_ENVIRONMENT, "not possible here"},
                 {CD_EXIT_INCONCLUSIVE, "inconclusive"}};
     for (size_t i = 0; i < 4; i++)
         if (counts[rest[i].code] > 0) cd_text_printf(text, ", %zu %s", counts[rest[i].code], rest[i].words);
@@ -183,8 +197,10 @@ void cd_report_text(cd_text *text, const cd_report *report)
         const cd_result *result = &report->results[i];
         bool worth = result->exit_code != CD_EXIT_VERIFIED;
         if (report->quiet && !worth) continue;
-        if (single || worth || report->verbose) put_result(text, report, result);
-        else put_header(text, result);
+        if (single || worth || report->verbose)
+            put_result(text, report, result);
+        else
+            put_header(text, result);
     }
     if (report->interrupted) cd_text_style(text, CD_STYLE_YELLOW, "interrupted: what is above is what was known\n");
     if (!single || report->quiet) put_totals(text, report);

@@ -13,15 +13,20 @@
 
 void cd_result_init(cd_result *result)
 {
-    *result = (cd_result){.source = "", .title = "", .verdict = "not run", .summary = "", .reason = "", .details = "", .backend = "",
-                          .schedule = "", .reproduce = "", .exit_code = CD_EXIT_INCONCLUSIVE};
+    *result = (cd_result){.source = "",
+                          .title = "",
+                          .verdict = "not run",
+                          .summary = "",
+                          .reason = "",
+                          .details = "",
+                          .backend = "",
+                          .schedule = "",
+                          .reproduce = "",
+                          .exit_code = CD_EXIT_INCONCLUSIVE};
     cd_arena_init(&result->arena, NULL, 16384);
 }
 
-void cd_result_fini(cd_result *result)
-{
-    cd_arena_fini(&result->arena);
-}
+void cd_result_fini(cd_result *result) { cd_arena_fini(&result->arena); }
 
 const char *cd_result_copy(cd_result *result, const char *text)
 {
@@ -138,7 +143,8 @@ void cd_result_add_context(cd_result *result, const cddp_event *event)
     for (size_t i = 0; i < result->finding_count; i++) {
         cd_result_finding *f = &result->findings[i];
         if (f->context_count >= f->finding.event_count || !rests_on(&f->finding, event)) continue;
-        if (f->context == NULL) f->context = cd_arena_push(&result->arena, CDDP_FINDING_EVENTS_MAX * sizeof *f->context);
+        if (f->context == NULL)
+            f->context = cd_arena_push(&result->arena, CDDP_FINDING_EVENTS_MAX * sizeof *f->context);
         if (f->context == NULL) return;
         cd_event_print(event, text, sizeof text);
         f->context[f->context_count++] = cd_result_copy(result, text);
@@ -149,7 +155,8 @@ void cd_result_add_context(cd_result *result, const cddp_event *event)
 
 int cd_results_exit_code(const cd_result *results, size_t count)
 {
-    static const int order[] = {CD_EXIT_VERIFIED, CD_EXIT_INCONCLUSIVE, CD_EXIT_ENVIRONMENT, CD_EXIT_USAGE, CD_EXIT_FINDINGS};
+    static const int order[] = {CD_EXIT_VERIFIED, CD_EXIT_INCONCLUSIVE, CD_EXIT_ENVIRONMENT, CD_EXIT_USAGE,
+                                CD_EXIT_FINDINGS};
     int worst = 0;
     for (size_t i = 0; i < count; i++)
         for (int k = 0; k < 5; k++)

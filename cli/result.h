@@ -35,7 +35,7 @@ typedef struct cd_result {
     bool judged;      /* there is a verdict of checks behind this */
     uint32_t world_size, steps;
     uint64_t seed, plan_digest, trace_digest, virtual_time_ns, event_count;
-    uint64_t wall_ns; /* 0: not told */
+    uint64_t wall_ns;   /* 0: not told */
     int64_t stored_run; /* in which run of the store; 0: not stored */
     cd_result_finding *findings;
     size_t finding_count;

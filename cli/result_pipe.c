@@ -12,8 +12,8 @@
 #include <string.h>
 
 typedef struct codec {
-    cd_text *out;      /* writing, or NULL */
-    const char *in;    /* reading */
+    cd_text *out;   /* writing, or NULL */
+    const char *in; /* reading */
     size_t in_left;
     cd_result *result; /* whose arena takes what is read */
     bool failed;
@@ -100,7 +100,7 @@ static void visit_lists(codec *c, cd_result *r)
 
 static void visit(codec *c, cd_result *r)
 {
-    const char **const texts[] = {&r->source,  &r->title,    &r->verdict,  &r->summary, &r->reason,
+    const char **const texts[] = {&r->source,  &r->title,   &r->verdict,  &r->summary,  &r->reason,
                                   &r->details, &r->backend, &r->schedule, &r->reproduce};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) visit_text(c, texts[i]);
     visit_bytes(c, &r->exit_code, sizeof r->exit_code);
@@ -108,7 +108,8 @@ static void visit(codec *c, cd_result *r)
     visit_bytes(c, &r->judged, sizeof r->judged);
     visit_bytes(c, &r->world_size, sizeof r->world_size);
     visit_bytes(c, &r->steps, sizeof r->steps);
-    uint64_t *const numbers[] = {&r->seed, &r->plan_digest, &r->trace_digest, &r->virtual_time_ns, &r->event_count, &r->wall_ns};
+    uint64_t *const numbers[] = {&r->seed,        &r->plan_digest, &r->trace_digest, &r->virtual_time_ns,
+                                 &r->event_count, &r->wall_ns};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) visit_bytes(c, numbers[i], sizeof(uint64_t));
     visit_bytes(c, &r->stored_run, sizeof r->stored_run);
     visit_findings(c, r);
@@ -131,6 +132,7 @@ cddp_status cd_result_read(cd_result *result, const void *bytes, size_t byte_cou
 {
     codec c = {.in = bytes, .in_left = byte_count, .result = result};
     visit(&c, result);
-    if (c.failed || c.in_left != 0) return cd_fail(err, CDDP_E_CORRUPT, "a worker's result ends after %zu bytes", byte_count);
+    if (c.failed || c.in_left != 0)
+        return cd_fail(err, CDDP_E_CORRUPT, "a worker's result ends after %zu bytes", byte_count);
     return CDDP_OK;
 }

@@ -41,7 +41,8 @@ static bool is_scenario(const char *name)
 static cddp_status add_folder(cd_file_list *list, const char *folder, int depth, cddp_error *err);
 
 /* Takes over the names that scandir made. */
-static cddp_status add_entries(cd_file_list *list, const char *folder, struct dirent **entries, int count, int depth, cddp_error *err)
+static cddp_status add_entries(cd_file_list *list, const char *folder, struct dirent **entries, int count, int depth,
+                               cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     for (int i = 0; i < count; i++) {
@@ -50,23 +51,23 @@ static cddp_status add_entries(cd_file_list *list, const char *folder, struct di
         const char *name = entries[i]->d_name;
         int length = snprintf(path, sizeof path, "%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", name);
         if (status == CDDP_OK && name[0] != '.' && length < (int)sizeof path && stat(path, &info) == 0) {
-            if (S_ISDIR(info.st_mode)) status = add_folder(list, path, depth + 1, err);
-            else if (is_scenario(name)) status = add_path(list, path, err);
+            if (S_ISDIR(info.st_mode))
+                status = add_folder(list, path, depth + 1, err);
+            else if (is_scenario(name))
+                status = add_path(list, path, err);
         }
         free(entries[i]);
     }
     return status;
 }
 
-static int by_name(const struct dirent **a, const struct dirent **b)
-{
-    return strcmp((*a)->d_name, (*b)->d_name);
-}
+static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
 
 static cddp_status add_folder(cd_file_list *list, const char *folder, int depth, cddp_error *err)
 {
     struct dirent **entries = NULL;
-    if (depth > DEPTH_MAX) return cd_fail(err, CDDP_E_LIMIT, "'%s' is nested more than %d folders deep", folder, DEPTH_MAX);
+    if (depth > DEPTH_MAX)
+        return cd_fail(err, CDDP_E_LIMIT, "'%s' is nested more than %d folders deep", folder, DEPTH_MAX);
     int count = scandir(folder, &entries, NULL, by_name);
     if (count < 0) return cd_fail(err, CDDP_E_IO, "cannot read folder '%s': %s", folder, strerror(errno));
     cddp_status status = add_entries(list, folder, entries, count, depth, err);
@@ -88,7 +89,8 @@ static cddp_status add_glob(cd_file_list *list, const char *pattern, cddp_error 
             matches.gl_pathv[k] = matches.gl_pathv[k - 1];
             matches.gl_pathv[k - 1] = swap;
         }
-    for (size_t i = 0; i < matches.gl_pathc && status == CDDP_OK; i++) status = cd_file_list_add(list, matches.gl_pathv[i], err);
+    for (size_t i = 0; i < matches.gl_pathc && status == CDDP_OK; i++)
+        status = cd_file_list_add(list, matches.gl_pathv[i], err);
     globfree(&matches);
     return status;
 }

@@ -25,14 +25,16 @@ static void collect_complaint(void *context, const cd_complaint *complaint)
     cd_text_push(context, text);
 }
 
-void cd_session_read_plan(const cd_session *session, const char *path, const char *text, cddp_plan **plan, cd_result *result)
+void cd_session_read_plan(const cd_session *session, const char *path, const char *text, cddp_plan **plan,
+                          cd_result *result)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cd_text complaints;
     cd_text_init(&complaints, false);
     cd_reader_options options = {.complain = collect_complaint, .context = &complaints};
     cddp_plan *p = NULL;
-    cddp_status status = text == NULL ? cd_reader_read_file(&options, path, &p, &err) : cd_reader_read_text(&options, path, text, &p, &err);
+    cddp_status status = text == NULL ? cd_reader_read_file(&options, path, &p, &err)
+                                      : cd_reader_read_text(&options, path, text, &p, &err);
     /* Whether the plan contradicts itself is for cddp_run to say: a scenario may expect just that. */
     if (status == CDDP_OK) status = cd_overrides_apply(session->overrides, p, &err);
     if (status == CDDP_OK) {
@@ -67,11 +69,22 @@ static cddp_status begin_recording(const cd_session *session, const cddp_plan *p
     cd_provenance here;
     if (session->store == NULL) return CDDP_OK;
     cd_provenance_init(&here);
-    cddp_run_provenance p = {.size = sizeof p, .title = plan->title, .scenario = plan->text, .source = result->source,
-                             .options = session->overrides, .schedule = result->schedule, .backend = plan->world.backend,
-                             .version = cddp_version(), .machine = here.machine, .compiler = here.compiler, .recorded_at = here.now,
-                             .seed = plan->world.seed, .plan = result->plan_digest, .world_size = result->world_size,
-                             .steps = result->steps, .level = session->level};
+    cddp_run_provenance p = {.size = sizeof p,
+                             .title = plan->title,
+                             .scenario = plan->text,
+                             .source = result->source,
+                             .options = session->overrides,
+                             .schedule = result->schedule,
+                             .backend = plan->world.backend,
+                             .version = cddp_version(),
+                             .machine = here.machine,
+                             .compiler = here.compiler,
+                             .recorded_at = here.now,
+                             .seed = plan->world.seed,
+                             .plan = result->plan_digest,
+                             .world_size = result->world_size,
+                             .steps = result->steps,
+                             .level = session->level};
     CD_TRY(cddp_store_run_begin(session->store, &p, &result->stored_run, err));
     return CDDP_OK;
 }
@@ -80,7 +93,8 @@ static cddp_status end_recording(const cd_session *session, const cd_result *res
 {
     cddp_store *store = session->store;
     if (store == NULL) return CDDP_OK;
-    for (size_t i = 0; i < result->finding_count; i++) CD_TRY(cddp_store_add_finding(store, &result->findings[i].finding, err));
+    for (size_t i = 0; i < result->finding_count; i++)
+        CD_TRY(cddp_store_add_finding(store, &result->findings[i].finding, err));
     for (size_t i = 0; i < result->exercise_count; i++)
         CD_TRY(cddp_store_add_exercised(store, result->exercises[i].check, result->exercises[i].how, err));
     for (size_t i = 0; i < result->mark_count; i++) {
@@ -88,9 +102,13 @@ static cddp_status end_recording(const cd_session *session, const cd_result *res
         snprintf(name, sizeof name, "mark: %s", result->marks[i].name);
         CD_TRY(cddp_store_add_metric(store, name, (double)result->marks[i].count, err));
     }
-    cddp_run_outcome outcome = {.size = sizeof outcome, .exit_code = (uint32_t)result->exit_code, .verdict = result->verdict,
-                                .reason = result->reason[0] != '\0' ? result->reason : result->summary, .schedule = result->schedule,
-                                .digest = result->trace_digest, .virtual_time_ns = result->virtual_time_ns};
+    cddp_run_outcome outcome = {.size = sizeof outcome,
+                                .exit_code = (uint32_t)result->exit_code,
+                                .verdict = result->verdict,
+                                .reason = result->reason[0] != '\0' ? result->reason : result->summary,
+                                .schedule = result->schedule,
+                                .digest = result->trace_digest,
+                                .virtual_time_ns = result->virtual_time_ns};
     CD_TRY(cddp_store_run_end(store, &outcome, err));
     return CDDP_OK;
 }
@@ -132,13 +150,17 @@ static void take_schedule(cd_result *result, const cd_compose *compose)
     result->schedule = schedule;
 }
 
-static cddp_status run_composed(const cd_session *session, const cddp_plan *plan, run_sinks *sinks, cd_result *result, cddp_error *err)
+static cddp_status run_composed(const cd_session *session, const cddp_plan *plan, run_sinks *sinks, cd_result *result,
+                                cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_compose *compose = NULL;
     cddp_verdict *verdict = NULL;
-    cd_compose_options options = {.plan = plan, .registry = session->cli->registry, .level = session->level,
-                                  .schedule = session->schedule, .chooser = session->chooser};
+    cd_compose_options options = {.plan = plan,
+                                  .registry = session->cli->registry,
+                                  .level = session->level,
+                                  .schedule = session->schedule,
+                                  .chooser = session->chooser};
     CD_TRY(cd_plugins_need_backend(session->cli, plan->world.backend, err));
     CD_TRY(cd_compose_open(&options, &compose, err));
     cddp_run_options run = cddp_run_options_default();
@@ -163,9 +185,12 @@ static int exit_code_of(cddp_status status)
     case CDDP_E_UNSUPPORTED:
     case CDDP_E_NOMEM:
     case CDDP_E_IO:
-    case CDDP_E_TIMEOUT: return CD_EXIT_ENVIRONMENT;
-    case CDDP_E_ABORTED: return CD_EXIT_INCONCLUSIVE;
-    default: return CD_EXIT_USAGE;
+    case CDDP_E_TIMEOUT:
+        return CD_EXIT_ENVIRONMENT;
+    case CDDP_E_ABORTED:
+        return CD_EXIT_INCONCLUSIVE;
+    default:
+        return CD_EXIT_USAGE;
     }
 }
 

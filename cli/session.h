@@ -13,18 +13,21 @@
 
 typedef struct cd_session {
     cd_cli *cli;
-    cddp_store *store;     /* NULL: not recorded */
+    cddp_store *store;      /* NULL: not recorded */
     const cd_log_sink *log; /* NULL: not logged */
     cddp_trace_level level;
-    const char *overrides; /* lines, see overrides.h */
-    const char *schedule;  /* replays this choice string; NULL: the plan's chooser decides */
+    const char *overrides;            /* lines, see overrides.h */
+    const char *schedule;             /* replays this choice string; NULL: the plan's chooser decides */
     const struct cd_chooser *chooser; /* decides instead of the plan's; NULL: none */
     const cddp_trace_sink *watcher;   /* sees every event of the run too; NULL: none */
 } cd_session;
 
-cddp_status cd_session_run(const cd_session *session, const char *path, cd_result *result, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_session_run(const cd_session *session, const char *path, cd_result *result,
+                           cddp_error *err) CDDP_MUST_CHECK;
 /* The same with a plan that exists already; it is borrowed. */
-cddp_status cd_session_run_plan(const cd_session *session, const cddp_plan *plan, cd_result *result, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_session_run_plan(const cd_session *session, const cddp_plan *plan, cd_result *result,
+                                cddp_error *err) CDDP_MUST_CHECK;
 /* Reads a scenario and applies the overrides; a mistake becomes the result, and *plan stays NULL. text NULL: read
 ** the file at path. */
-void cd_session_read_plan(const cd_session *session, const char *path, const char *text, cddp_plan **plan, cd_result *result);
+void cd_session_read_plan(const cd_session *session, const char *path, const char *text, cddp_plan **plan,
+                          cd_result *result);

@@ -63,10 +63,7 @@ static cddp_status take_exercise(void *context, const char *check, const char *h
     return CDDP_OK;
 }
 
-static void take_event(void *self, const cddp_event *event)
-{
-    cd_result_add_context(self, event);
-}
+static void take_event(void *self, const cddp_event *event) { cd_result_add_context(self, event); }
 
 static cddp_status take_findings(cd_result *result, cddp_store *store, const cddp_stored_run *run, cddp_error *err)
 {
@@ -74,7 +71,8 @@ static cddp_status take_findings(cd_result *result, cddp_store *store, const cdd
     collection c = {result, run->finding_count};
     if (run->finding_count == 0) return CDDP_OK;
     result->findings = cd_arena_push(&result->arena, run->finding_count * sizeof *result->findings);
-    if (result->findings == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu findings", (size_t)run->finding_count);
+    if (result->findings == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu findings", (size_t)run->finding_count);
     CD_TRY(cddp_store_each_finding(store, run->run, take_finding, &c, err));
     CD_TRY(cddp_store_each_event(store, run->run, CDDP_STORE_RECORDED, &sink, err));
     return CDDP_OK;
@@ -97,10 +95,12 @@ cddp_status cd_stored_take(cd_result *result, cddp_store *store, const cddp_stor
     CD_TRY(take_findings(result, store, run, err));
     CD_TRY(take_exercises(result, store, run->run, err));
     if (!run->complete) {
-        cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE, "the run was interrupted; every finished iteration is in the store", "");
+        cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE,
+                              "the run was interrupted; every finished iteration is in the store", "");
         return CDDP_OK;
     }
-    result->exit_code = run->outcome.exit_code <= CD_EXIT_INCONCLUSIVE ? (int)run->outcome.exit_code : CD_EXIT_INCONCLUSIVE;
+    result->exit_code =
+        run->outcome.exit_code <= CD_EXIT_INCONCLUSIVE ? (int)run->outcome.exit_code : CD_EXIT_INCONCLUSIVE;
     result->verdict = cd_result_copy(result, run->outcome.verdict);
     result->reason = result->summary = cd_result_copy(result, run->outcome.reason);
     result->as_expected = result->exit_code == CD_EXIT_VERIFIED && result->finding_count > 0;
@@ -121,8 +121,8 @@ static cddp_status replay(void *context, const cddp_trace_sink *sink, cddp_error
     return cddp_store_each_event(s->store, s->run, CDDP_STORE_RECORDED, sink, err);
 }
 
-static cddp_status judge_plan(cd_result *result, const cd_session *session, const cddp_plan *plan, const cddp_stored_run *run,
-                              cddp_error *err)
+static cddp_status judge_plan(cd_result *result, const cd_session *session, const cddp_plan *plan,
+                              const cddp_stored_run *run, cddp_error *err)
 {
     cddp_verdict *verdict = NULL;
     cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, result, take_event, NULL};
@@ -145,6 +145,7 @@ cddp_status cd_stored_judge(cd_result *result, const cd_session *session, const 
     cddp_status status = judge_plan(result, session, plan, run, err);
     cddp_plan_destroy(plan);
     if (status == CDDP_OK && !run->complete && result->exit_code == CD_EXIT_VERIFIED)
-        cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE, "nothing is broken as far as the run went, but it was interrupted", "");
+        cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE,
+                              "nothing is broken as far as the run went, but it was interrupted", "");
     return status;
 }

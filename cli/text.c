@@ -8,10 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-void cd_text_init(cd_text *text, bool color)
-{
-    *text = (cd_text){.color = color};
-}
+void cd_text_init(cd_text *text, bool color) { *text = (cd_text){.color = color}; }
 
 void cd_text_fini(cd_text *text)
 {
@@ -19,10 +16,7 @@ void cd_text_fini(cd_text *text)
     cd_text_init(text, text->color);
 }
 
-const char *cd_text_get(const cd_text *text)
-{
-    return text->bytes != NULL ? text->bytes : "";
-}
+const char *cd_text_get(const cd_text *text) { return text->bytes != NULL ? text->bytes : ""; }
 
 void cd_text_push_bytes(cd_text *text, const char *bytes, size_t length)
 {
@@ -34,10 +28,7 @@ void cd_text_push_bytes(cd_text *text, const char *bytes, size_t length)
     text->bytes[text->length] = '\0';
 }
 
-void cd_text_push(cd_text *text, const char *bytes)
-{
-    cd_text_push_bytes(text, bytes, strlen(bytes));
-}
+void cd_text_push(cd_text *text, const char *bytes) { cd_text_push_bytes(text, bytes, strlen(bytes)); }
 
 static void push_list(cd_text *text, const char *format, va_list arguments) CDDP_PRINTF(2, 0);
 
@@ -97,7 +88,8 @@ void cd_text_clean(char *text)
     for (char *at = text; *at != '\0';) {
         unsigned char byte = (unsigned char)*at;
         size_t length = cd_utf8_length(at);
-        bool control = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f || (length == 2 && byte == 0xc2 && (unsigned char)at[1] < 0xa0);
+        bool control = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f ||
+                       (length == 2 && byte == 0xc2 && (unsigned char)at[1] < 0xa0);
         for (size_t i = 0; i < length && control; i++) at[i] = '?';
         if (length == 0) *at = '?';
         at += length == 0 ? 1 : length;

@@ -14,7 +14,15 @@ typedef struct cd_text {
     bool failed; /* memory ran out; nothing more is appended */
 } cd_text;
 
-typedef enum cd_style { CD_STYLE_NONE, CD_STYLE_BOLD, CD_STYLE_DIM, CD_STYLE_RED, CD_STYLE_GREEN, CD_STYLE_YELLOW, CD_STYLE_CYAN } cd_style;
+typedef enum cd_style {
+    CD_STYLE_NONE,
+    CD_STYLE_BOLD,
+    CD_STYLE_DIM,
+    CD_STYLE_RED,
+    CD_STYLE_GREEN,
+    CD_STYLE_YELLOW,
+    CD_STYLE_CYAN
+} cd_style;
 
 void cd_text_init(cd_text *text, bool color);
 void cd_text_fini(cd_text *text); /* accepts a zeroed one */

@@ -97,7 +97,8 @@ static uint32_t intern(cd_batch *batch, const char *text)
     for (size_t i = hash & (batch->slot_count - 1); batch->slots[i].offset != 0; i = (i + 1) & (batch->slot_count - 1))
         if (batch->slots[i].hash == hash && strcmp(batch->texts + batch->slots[i].offset - 1, text) == 0)
             return batch->slots[i].number;
-    if (!cd_vec_grow(batch->allocator, (void **)&batch->texts, &batch->texts_capacity, batch->texts_used + bytes, 1)) return 0;
+    if (!cd_vec_grow(batch->allocator, (void **)&batch->texts, &batch->texts_capacity, batch->texts_used + bytes, 1))
+        return 0;
     memcpy(batch->texts + batch->texts_used, text, bytes);
     place(batch->slots, batch->slot_count, (cd_interned){hash, batch->texts_used + 1, batch->next_number});
     batch->texts_used += bytes;
@@ -109,8 +110,10 @@ bool cd_batch_add(cd_batch *batch, const cddp_event *event)
 {
     const cddp_allocator *a = batch->allocator;
     uint32_t number = 0;
-    if (!cd_vec_grow(a, (void **)&batch->events, &batch->capacity, batch->count + 1, sizeof *batch->events)) return false;
-    if (!cd_vec_grow(a, (void **)&batch->text_numbers, &batch->text_capacity, batch->count + 1, sizeof *batch->text_numbers))
+    if (!cd_vec_grow(a, (void **)&batch->events, &batch->capacity, batch->count + 1, sizeof *batch->events))
+        return false;
+    if (!cd_vec_grow(a, (void **)&batch->text_numbers, &batch->text_capacity, batch->count + 1,
+                     sizeof *batch->text_numbers))
         return false;
     if (event->text != NULL && (number = intern(batch, event->text)) == 0) return false;
     cddp_event *stored = &batch->events[batch->count];
@@ -122,7 +125,17 @@ bool cd_batch_add(cd_batch *batch, const cddp_event *event)
 
 /* ---- the virtual table ---- */
 
-enum { COLUMN_ID, COLUMN_T, COLUMN_RANK, COLUMN_SEQ, COLUMN_KIND, COLUMN_STEP, COLUMN_MICRO, COLUMN_TEXT, COLUMN_FIELDS };
+enum {
+    COLUMN_ID,
+    COLUMN_T,
+    COLUMN_RANK,
+    COLUMN_SEQ,
+    COLUMN_KIND,
+    COLUMN_STEP,
+    COLUMN_MICRO,
+    COLUMN_TEXT,
+    COLUMN_FIELDS
+};
 
 typedef struct batch_table {
     sqlite3_vtab base; /* SQLite's part; first */
@@ -134,8 +147,8 @@ typedef struct batch_cursor {
     size_t at;
 } batch_cursor;
 
-static int batch_connect(sqlite3 *db, void *context, int argument_count, const char *const *arguments, sqlite3_vtab **table,
-                         char **message)
+static int batch_connect(sqlite3 *db, void *context, int argument_count, const char *const *arguments,
+                         sqlite3_vtab **table, char **message)
 {
     (void)argument_count, (void)arguments, (void)message;
     int result = sqlite3_declare_vtab(db, "CREATE TABLE x(id, t, rank, seq, kind, step, micro, text, "
@@ -203,8 +216,10 @@ static void field_result(sqlite3_context *context, const cd_batch *batch, const 
     int64_t value = event->as.field[position];
     double number;
     memcpy(&number, &value, sizeof number);
-    if (((batch->real_fields[event->kind] >> position) & 1) != 0 && number == number) sqlite3_result_double(context, number);
-    else sqlite3_result_int64(context, value);
+    if (((batch->real_fields[event->kind] >> position) & 1) != 0 && number == number)
+        sqlite3_result_double(context, number);
+    else
+        sqlite3_result_int64(context, value);
 }
 
 static int batch_column(sqlite3_vtab_cursor *cursor, sqlite3_context *context, int column)
@@ -213,19 +228,33 @@ static int batch_column(sqlite3_vtab_cursor *cursor, sqlite3_context *context, i
     size_t at = ((batch_cursor *)cursor)->at;
     const cddp_event *event = &batch->events[at];
     switch (column) {
-    case COLUMN_ID: sqlite3_result_int64(context, batch->first_id + (int64_t)at); break;
-    case COLUMN_T: sqlite3_result_int64(context, (int64_t)event->time_ns); break;
+    case COLUMN_ID:
+        sqlite3_result_int64(context, batch->first_id + (int64_t)at);
+        break;
+    case COLUMN_T:
+        sqlite3_result_int64(context, (int64_t)event->time_ns);
+        break;
     case COLUMN_RANK:
         if (event->rank != UINT32_MAX) sqlite3_result_int64(context, event->rank);
         break;
-    case COLUMN_SEQ: sqlite3_result_int64(context, (int64_t)event->sequence); break;
-    case COLUMN_KIND: sqlite3_result_int64(context, batch->stored_kinds[event->kind]); break;
-    case COLUMN_STEP: sqlite3_result_int64(context, event->step); break;
-    case COLUMN_MICRO: sqlite3_result_int64(context, event->micro_step); break;
+    case COLUMN_SEQ:
+        sqlite3_result_int64(context, (int64_t)event->sequence);
+        break;
+    case COLUMN_KIND:
+        sqlite3_result_int64(context, batch->stored_kinds[event->kind]);
+        break;
+    case COLUMN_STEP:
+        sqlite3_result_int64(context, event->step);
+        break;
+    case COLUMN_MICRO:
+        sqlite3_result_int64(context, event->micro_step);
+        break;
     case COLUMN_TEXT:
         if (batch->text_numbers[at] != 0) sqlite3_result_int64(context, (batch->run << 32) + batch->text_numbers[at]);
         break;
-    default: field_result(context, batch, event, (uint32_t)(column - COLUMN_FIELDS)); break;
+    default:
+        field_result(context, batch, event, (uint32_t)(column - COLUMN_FIELDS));
+        break;
     }
     return SQLITE_OK;
 }

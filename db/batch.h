@@ -35,7 +35,7 @@ typedef struct cd_batch {
     size_t written_offset;   /* where the first unwritten text begins */
     int64_t first_id;        /* of the first event of the batch */
     int64_t run;
-    const int16_t *stored_kinds; /* (CDDP_EV_COUNT) */
+    const int16_t *stored_kinds;         /* (CDDP_EV_COUNT) */
     uint16_t real_fields[CDDP_EV_COUNT]; /* bit per field of type f64 */
 } cd_batch;
 
@@ -51,5 +51,6 @@ void cd_batch_clear(cd_batch *batch);
 cddp_status cd_batch_attach(cd_batch *batch, cd_sql *sql, cddp_error *err) CDDP_MUST_CHECK;
 
 #define CD_BATCH_INSERT                                                                                                \
-    "INSERT INTO main.event SELECT id, t, rank, seq, kind, step, micro, text, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, " \
+    "INSERT INTO main.event SELECT id, t, rank, seq, kind, step, micro, text, f0, f1, f2, f3, f4, f5, f6, f7, f8, "    \
+    "f9, "                                                                                                             \
     "f10 FROM cd_batch"

@@ -22,7 +22,8 @@ cddp_status cddp_store_last_run(cddp_store *store, int64_t *run, cddp_error *err
 }
 
 static const char run_columns[] =
-    "SELECT id, complete, exit_code, verdict, reason, title, source, scenario, options, schedule, backend, version, machine, "
+    "SELECT id, complete, exit_code, verdict, reason, title, source, scenario, options, schedule, backend, version, "
+    "machine, "
     "compiler, recorded_at, seed, plan, world_size, steps, level, digest, virtual_time, "
     "(SELECT count(*) FROM event e WHERE e.id > run.id << 40 AND e.id < (run.id + 1) << 40), "
     "(SELECT count(*) FROM finding f WHERE f.run = run.id) "
@@ -31,10 +32,14 @@ static const char run_columns[] =
 /* Texts are borrowed from the statement until its next step. */
 static cddp_stored_run run_of(sqlite3_stmt *row)
 {
-    cddp_stored_run r = {.size = sizeof r, .run = sqlite3_column_int64(row, 0), .complete = sqlite3_column_int(row, 1) == 1};
+    cddp_stored_run r = {
+        .size = sizeof r, .run = sqlite3_column_int64(row, 0), .complete = sqlite3_column_int(row, 1) == 1};
     cddp_run_provenance *p = &r.provenance;
-    r.outcome = (cddp_run_outcome){.size = sizeof r.outcome, .exit_code = (uint32_t)sqlite3_column_int64(row, 2),
-                                   .verdict = cd_sql_text(row, 3), .reason = cd_sql_text(row, 4), .schedule = cd_sql_text(row, 9),
+    r.outcome = (cddp_run_outcome){.size = sizeof r.outcome,
+                                   .exit_code = (uint32_t)sqlite3_column_int64(row, 2),
+                                   .verdict = cd_sql_text(row, 3),
+                                   .reason = cd_sql_text(row, 4),
+                                   .schedule = cd_sql_text(row, 9),
                                    .digest = (uint64_t)sqlite3_column_int64(row, 20),
                                    .virtual_time_ns = (uint64_t)sqlite3_column_int64(row, 21)};
     const char **texts[] = {&p->title,   &p->source,  &p->scenario, &p->options,  &p->schedule,
@@ -73,7 +78,8 @@ out:
 /* ---- events ---- */
 
 #define EVENT_COLUMNS                                                                                                  \
-    "SELECT id, t, coalesce(rank, 4294967295), seq, kind, step, micro, (SELECT value FROM text x WHERE x.id = event.text), " \
+    "SELECT id, t, coalesce(rank, 4294967295), seq, kind, step, micro, (SELECT value FROM text x WHERE x.id = "        \
+    "event.text), "                                                                                                    \
     "f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10 FROM event WHERE id > ?1 << 40 AND id < (?1 + 1) << 40 "
 
 cddp_status cd_cursor_open(cd_cursor *cursor, cddp_store *store, int64_t run, cddp_store_order order, cddp_error *err)
@@ -88,7 +94,8 @@ cddp_status cd_cursor_open(cd_cursor *cursor, cddp_store *store, int64_t run, cd
     sqlite3_finalize(select);
     if (status != CDDP_OK) return status;
     if (level < 0 || run <= 0) return cd_fail(err, CDDP_E_ARG, "'%s' has no run %" PRId64, store->path, run);
-    CD_TRY(cd_sql_prepare(&store->sql, order == CDDP_STORE_MERGED ? EVENT_COLUMNS "ORDER BY 2, 3, 4" : EVENT_COLUMNS "ORDER BY 1",
+    CD_TRY(cd_sql_prepare(&store->sql,
+                          order == CDDP_STORE_MERGED ? EVENT_COLUMNS "ORDER BY 2, 3, 4" : EVENT_COLUMNS "ORDER BY 1",
                           &select, err));
     sqlite3_bind_int64(select, 1, run);
     *cursor = (cd_cursor){.store = store, .statement = select, .run = run, .level = (uint16_t)level, .order = order};
@@ -105,16 +112,19 @@ static cddp_status check_row(cd_cursor *cursor, int64_t id, cddp_error *err)
 {
     sqlite3_stmt *row = cursor->statement;
     const char *path = cursor->store->path;
-    int64_t rank = sqlite3_column_int64(row, 2), kind = sqlite3_column_int64(row, 4), step = sqlite3_column_int64(row, 5),
-            micro = sqlite3_column_int64(row, 6);
+    int64_t rank = sqlite3_column_int64(row, 2), kind = sqlite3_column_int64(row, 4),
+            step = sqlite3_column_int64(row, 5), micro = sqlite3_column_int64(row, 6);
     if (cursor->order == CDDP_STORE_RECORDED && id <= cursor->last_id)
-        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is damaged: event %" PRId64 " follows event %" PRId64, path, id, cursor->last_id);
+        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is damaged: event %" PRId64 " follows event %" PRId64, path, id,
+                       cursor->last_id);
     if (kind < 0 || kind >= CD_KINDS_STORED_MAX || cursor->store->kinds.ours[kind] < 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "'%s': event %" PRId64 " is of kind %" PRId64 ", which this version does not know", path,
-                       id, kind);
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "'%s': event %" PRId64 " is of kind %" PRId64 ", which this version does not know", path, id,
+                       kind);
     if (rank < 0 || rank > UINT32_MAX || step < 0 || step > UINT32_MAX || micro < 0 || micro > UINT32_MAX)
-        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is damaged: event %" PRId64 " has rank %" PRId64 ", step %" PRId64
-                       ", micro-step %" PRId64, path, id, rank, step, micro);
+        return cd_fail(err, CDDP_E_CORRUPT,
+                       "'%s' is damaged: event %" PRId64 " has rank %" PRId64 ", step %" PRId64 ", micro-step %" PRId64,
+                       path, id, rank, step, micro);
     return CDDP_OK;
 }
 

@@ -16,7 +16,8 @@ static void bind_or_null(sqlite3_stmt *statement, int index, int64_t value)
 static cddp_status insert_finding(cddp_store *store, const cddp_finding *f, cddp_error *err)
 {
     sqlite3_stmt *insert = NULL;
-    CD_TRY(cd_sql_prepare(&store->sql, "INSERT INTO finding VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", &insert, err));
+    CD_TRY(cd_sql_prepare(&store->sql, "INSERT INTO finding VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                          &insert, err));
     sqlite3_bind_int64(insert, 1, store->writer.run);
     sqlite3_bind_int64(insert, 2, store->writer.finding_count);
     cd_sql_bind_text(insert, 3, f->check);
@@ -43,8 +44,10 @@ static cddp_status insert_finding_events(cddp_store *store, const cddp_finding *
         sqlite3_bind_int64(insert, 1, store->writer.run);
         sqlite3_bind_int64(insert, 2, store->writer.finding_count);
         sqlite3_bind_int64(insert, 3, i);
-        if (f->events[i].rank == UINT32_MAX) sqlite3_bind_null(insert, 4);
-        else sqlite3_bind_int64(insert, 4, f->events[i].rank);
+        if (f->events[i].rank == UINT32_MAX)
+            sqlite3_bind_null(insert, 4);
+        else
+            sqlite3_bind_int64(insert, 4, f->events[i].rank);
         sqlite3_bind_int64(insert, 5, (int64_t)f->events[i].sequence);
         status = cd_sql_run(&store->sql, insert, err);
     }
@@ -120,8 +123,8 @@ static cddp_finding finding_of(sqlite3_stmt *row)
     return f;
 }
 
-static cddp_status read_finding_events(cddp_store *store, sqlite3_stmt *select, int64_t run, int64_t position, cddp_finding *f,
-                                       cddp_error *err)
+static cddp_status read_finding_events(cddp_store *store, sqlite3_stmt *select, int64_t run, int64_t position,
+                                       cddp_finding *f, cddp_error *err)
 {
     sqlite3_bind_int64(select, 1, run);
     sqlite3_bind_int64(select, 2, position);
@@ -135,14 +138,17 @@ static cddp_status read_finding_events(cddp_store *store, sqlite3_stmt *select, 
     }
 }
 
-cddp_status cddp_store_each_finding(cddp_store *store, int64_t run, cddp_store_finding_fn fn, void *context, cddp_error *err)
+cddp_status cddp_store_each_finding(cddp_store *store, int64_t run, cddp_store_finding_fn fn, void *context,
+                                    cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     sqlite3_stmt *select = NULL, *events = NULL;
-    CD_TRY_OUT(cd_sql_prepare(&store->sql, "SELECT position, invariant, step, micro, ranks, rank, peer, bucket, param, parameter, "
-                                           "title, expected, actual, advice FROM finding WHERE run = ? ORDER BY position",
+    CD_TRY_OUT(cd_sql_prepare(&store->sql,
+                              "SELECT position, invariant, step, micro, ranks, rank, peer, bucket, param, parameter, "
+                              "title, expected, actual, advice FROM finding WHERE run = ? ORDER BY position",
                               &select, err));
-    CD_TRY_OUT(cd_sql_prepare(&store->sql, "SELECT rank, seq FROM finding_event WHERE run = ? AND position = ? ORDER BY ordinal",
+    CD_TRY_OUT(cd_sql_prepare(&store->sql,
+                              "SELECT rank, seq FROM finding_event WHERE run = ? AND position = ? ORDER BY ordinal",
                               &events, err));
     sqlite3_bind_int64(select, 1, run);
     for (bool row = true;;) {
@@ -158,11 +164,13 @@ out:
     return status;
 }
 
-cddp_status cddp_store_each_exercised(cddp_store *store, int64_t run, cddp_store_pair_fn fn, void *context, cddp_error *err)
+cddp_status cddp_store_each_exercised(cddp_store *store, int64_t run, cddp_store_pair_fn fn, void *context,
+                                      cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     sqlite3_stmt *select = NULL;
-    CD_TRY(cd_sql_prepare(&store->sql, "SELECT invariant, how FROM exercised WHERE run = ? ORDER BY position", &select, err));
+    CD_TRY(cd_sql_prepare(&store->sql, "SELECT invariant, how FROM exercised WHERE run = ? ORDER BY position", &select,
+                          err));
     sqlite3_bind_int64(select, 1, run);
     for (bool row = true;;) {
         CD_TRY_OUT(cd_sql_step(&store->sql, select, &row, err));

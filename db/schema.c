@@ -52,8 +52,9 @@ cddp_status cd_schema_probe(const char *path, cd_file_kind *kind, cddp_error *er
         return cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: it is no SQLite file", path);
     uint32_t id = big_endian(header + 68);
     if (id != CDDP_STORE_APPLICATION_ID)
-        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is an SQLite file of another application (id 0x%08" PRIx32 ", a store has 0x%08x)",
-                       path, id, (unsigned)CDDP_STORE_APPLICATION_ID);
+        return cd_fail(err, CDDP_E_CORRUPT,
+                       "'%s' is an SQLite file of another application (id 0x%08" PRIx32 ", a store has 0x%08x)", path,
+                       id, (unsigned)CDDP_STORE_APPLICATION_ID);
     *kind = CD_FILE_STORE;
     return CDDP_OK;
 }
@@ -67,8 +68,8 @@ cddp_status cd_schema_is_blank(cd_sql *sql, bool *blank, cddp_error *err)
 }
 
 /* Runs body between BEGIN IMMEDIATE and COMMIT; rolls back when it fails. */
-static cddp_status transact(cd_sql *sql, cddp_status (*body)(cd_sql *sql, void *argument, cddp_error *err), void *argument,
-                            cddp_error *err)
+static cddp_status transact(cd_sql *sql, cddp_status (*body)(cd_sql *sql, void *argument, cddp_error *err),
+                            void *argument, cddp_error *err)
 {
     CD_TRY(cd_sql_exec(sql, "BEGIN IMMEDIATE", err));
     cddp_status status = body(sql, argument, err);
@@ -121,12 +122,14 @@ static cddp_status check_version(cd_sql *sql, bool writable, cddp_error *err)
     int64_t version = 0;
     CD_TRY(cd_sql_number(sql, "PRAGMA user_version", &version, err));
     if (version > CDDP_STORE_VERSION || version < 1)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "'%s' has store version %" PRId64 "; this program reads versions 1 to %d", sql->path,
-                       version, CDDP_STORE_VERSION);
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "'%s' has store version %" PRId64 "; this program reads versions 1 to %d", sql->path, version,
+                       CDDP_STORE_VERSION);
     if (version == CDDP_STORE_VERSION) return CDDP_OK;
     if (!writable)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "'%s' has store version %" PRId64 "; append a run to it to bring it to version %d",
-                       sql->path, version, CDDP_STORE_VERSION);
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "'%s' has store version %" PRId64 "; append a run to it to bring it to version %d", sql->path,
+                       version, CDDP_STORE_VERSION);
     return transact(sql, migrate, &(migration){version}, err);
 }
 
@@ -149,7 +152,8 @@ static cddp_status compare_tables(cd_sql *wanted, cd_sql *sql, cddp_error *err)
     cddp_status status = CDDP_OK;
     sqlite3_stmt *ours = NULL, *theirs = NULL;
     bool row = true;
-    CD_TRY_OUT(cd_sql_prepare(wanted, "SELECT name, sql FROM sqlite_schema WHERE type = 'table' ORDER BY name", &ours, err));
+    CD_TRY_OUT(
+        cd_sql_prepare(wanted, "SELECT name, sql FROM sqlite_schema WHERE type = 'table' ORDER BY name", &ours, err));
     CD_TRY_OUT(cd_sql_prepare(sql, "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?", &theirs, err));
     for (;;) {
         CD_TRY_OUT(cd_sql_step(wanted, ours, &row, err));
@@ -157,12 +161,14 @@ static cddp_status compare_tables(cd_sql *wanted, cd_sql *sql, cddp_error *err)
         cd_sql_bind_text(theirs, 1, cd_sql_text(ours, 0));
         CD_TRY_OUT(cd_sql_step(sql, theirs, &row, err));
         if (!row) {
-            status = cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: it has no table '%s'", sql->path, cd_sql_text(ours, 0));
+            status = cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: it has no table '%s'", sql->path,
+                             cd_sql_text(ours, 0));
             goto out;
         }
         if (strcmp(cd_sql_text(theirs, 0), cd_sql_text(ours, 1)) != 0) {
-            status = cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: its table '%s' is not the one that version %d has",
-                             sql->path, cd_sql_text(ours, 0), CDDP_STORE_VERSION);
+            status = cd_fail(err, CDDP_E_CORRUPT,
+                             "'%s' is not a cddp store: its table '%s' is not the one that version %d has", sql->path,
+                             cd_sql_text(ours, 0), CDDP_STORE_VERSION);
             goto out;
         }
         sqlite3_reset(theirs);

@@ -23,17 +23,29 @@
 static const struct {
     int id, value;
 } limits[] = {
-    {SQLITE_LIMIT_LENGTH, 64 * 1024 * 1024}, {SQLITE_LIMIT_SQL_LENGTH, 256 * 1024}, {SQLITE_LIMIT_COLUMN, 64},
-    {SQLITE_LIMIT_EXPR_DEPTH, 64},           {SQLITE_LIMIT_COMPOUND_SELECT, 16},    {SQLITE_LIMIT_VDBE_OP, 50000},
-    {SQLITE_LIMIT_FUNCTION_ARG, 32},         {SQLITE_LIMIT_ATTACHED, 0},            {SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 128},
-    {SQLITE_LIMIT_VARIABLE_NUMBER, 64},      {SQLITE_LIMIT_TRIGGER_DEPTH, 1},       {SQLITE_LIMIT_WORKER_THREADS, 0},
+    {SQLITE_LIMIT_LENGTH, 64 * 1024 * 1024},
+    {SQLITE_LIMIT_SQL_LENGTH, 256 * 1024},
+    {SQLITE_LIMIT_COLUMN, 64},
+    {SQLITE_LIMIT_EXPR_DEPTH, 64},
+    {SQLITE_LIMIT_COMPOUND_SELECT, 16},
+    {SQLITE_LIMIT_VDBE_OP, 50000},
+    {SQLITE_LIMIT_FUNCTION_ARG, 32},
+    {SQLITE_LIMIT_ATTACHED, 0},
+    {SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 128},
+    {SQLITE_LIMIT_VARIABLE_NUMBER, 64},
+    {SQLITE_LIMIT_TRIGGER_DEPTH, 1},
+    {SQLITE_LIMIT_WORKER_THREADS, 0},
 };
 
 static const struct {
     int id, value;
 } switches[] = {
-    {SQLITE_DBCONFIG_DEFENSIVE, 1},   {SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0}, {SQLITE_DBCONFIG_ENABLE_TRIGGER, 0},
-    {SQLITE_DBCONFIG_ENABLE_VIEW, 0}, {SQLITE_DBCONFIG_DQS_DML, 0},        {SQLITE_DBCONFIG_DQS_DDL, 0},
+    {SQLITE_DBCONFIG_DEFENSIVE, 1},
+    {SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0},
+    {SQLITE_DBCONFIG_ENABLE_TRIGGER, 0},
+    {SQLITE_DBCONFIG_ENABLE_VIEW, 0},
+    {SQLITE_DBCONFIG_DQS_DML, 0},
+    {SQLITE_DBCONFIG_DQS_DDL, 0},
     {SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 0},
 };
 
@@ -48,7 +60,8 @@ cddp_status cd_sql_fail(const cd_sql *sql, int result, cddp_error *err)
         return cd_fail(err, CDDP_E_IO, "cannot %s '%s': %s; what was committed before is kept",
                        result == SQLITE_IOERR_READ || result == SQLITE_IOERR_SHORT_READ ? "read" : "write", path,
                        system_error != 0 ? strerror(system_error) : sqlite3_errstr(result));
-    case SQLITE_NOTADB: return cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: it is no SQLite file", path);
+    case SQLITE_NOTADB:
+        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: it is no SQLite file", path);
     case SQLITE_CORRUPT:
         return cd_fail(err, CDDP_E_CORRUPT, "'%s' is damaged (%s)", path,
                        sql->db != NULL ? sqlite3_errmsg(sql->db) : sqlite3_errstr(result));
@@ -59,9 +72,12 @@ cddp_status cd_sql_fail(const cd_sql *sql, int result, cddp_error *err)
         return cd_fail(err, CDDP_E_IO, "cannot open '%s': %s", path,
                        system_error != 0 ? strerror(system_error) : "it, or a file beside it, cannot be opened");
     case SQLITE_BUSY:
-    case SQLITE_LOCKED: return cd_fail(err, CDDP_E_IO, "'%s' is in use: another program is writing to it", path);
-    case SQLITE_NOMEM: return cd_fail(err, CDDP_E_NOMEM, "no memory for the store '%s'", path);
-    case SQLITE_TOOBIG: return cd_fail(err, CDDP_E_LIMIT, "'%s' holds a value larger than 64 MiB", path);
+    case SQLITE_LOCKED:
+        return cd_fail(err, CDDP_E_IO, "'%s' is in use: another program is writing to it", path);
+    case SQLITE_NOMEM:
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the store '%s'", path);
+    case SQLITE_TOOBIG:
+        return cd_fail(err, CDDP_E_LIMIT, "'%s' holds a value larger than 64 MiB", path);
     case SQLITE_INTERRUPT:
         return cd_fail(err, CDDP_E_CORRUPT, "'%s' is damaged: reading it takes more work than its size allows", path);
     default:

@@ -18,10 +18,13 @@ static cddp_status open_file(cddp_store *store, cddp_error *err)
     CD_TRY(cd_schema_probe(store->path, &kind, err));
     if (kind == CD_FILE_ABSENT && !append) return cd_fail(err, CDDP_E_IO, "there is no store '%s'", store->path);
     CD_TRY(cd_sql_open(&store->sql, store->path, append, err));
-    if (append) CD_TRY(cd_sql_exec(&store->sql, "PRAGMA synchronous = NORMAL; PRAGMA cache_size = -65536", err));
-    else CD_TRY(cd_sql_limit_work(&store->sql, err));
+    if (append)
+        CD_TRY(cd_sql_exec(&store->sql, "PRAGMA synchronous = NORMAL; PRAGMA cache_size = -65536", err));
+    else
+        CD_TRY(cd_sql_limit_work(&store->sql, err));
     CD_TRY(cd_schema_is_blank(&store->sql, &blank, err));
-    if (blank && !append) return cd_fail(err, CDDP_E_CORRUPT, "'%s' is empty: whoever was making it was stopped", store->path);
+    if (blank && !append)
+        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is empty: whoever was making it was stopped", store->path);
     if (blank) CD_TRY(cd_schema_create(&store->sql, err));
     CD_TRY(cd_schema_adopt(&store->sql, append, &store->kinds, err));
     return CDDP_OK;
@@ -68,7 +71,4 @@ void cddp_store_close(cddp_store *store)
     cd_release(store->allocator, store, sizeof *store);
 }
 
-const char *cddp_store_path(const cddp_store *store)
-{
-    return store->path;
-}
+const char *cddp_store_path(const cddp_store *store) { return store->path; }

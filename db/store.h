@@ -10,8 +10,8 @@ typedef struct cd_writer {
     cddp_trace_sink sink;
     int64_t run; /* 0: no run is open */
     uint32_t world_size;
-    uint32_t last_rank; /* whose event came last: it is the one that flushes */
-    uint32_t *steps_done; /* (world_size) flushes seen of each rank */
+    uint32_t last_rank;       /* whose event came last: it is the one that flushes */
+    uint32_t *steps_done;     /* (world_size) flushes seen of each rank */
     uint32_t done_everywhere; /* the least of them */
     uint32_t behind_count;    /* ranks that are no further than that */
     int64_t finding_count, exercised_count;

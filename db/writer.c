@@ -49,7 +49,8 @@ static cddp_status insert_texts(cddp_store *store, cddp_error *err)
 static const char *text_of(const cd_batch *batch, uint32_t number)
 {
     for (size_t i = 0; i < batch->slot_count; i++)
-        if (batch->slots[i].offset != 0 && batch->slots[i].number == number) return batch->texts + batch->slots[i].offset - 1;
+        if (batch->slots[i].offset != 0 && batch->slots[i].number == number)
+            return batch->texts + batch->slots[i].offset - 1;
     return "";
 }
 
@@ -92,8 +93,10 @@ cddp_status cd_writer_commit(cddp_store *store, cddp_error *err)
     if (!w->failed && store->batch.count != 0) {
         cd_error_reset(&w->failure);
         w->failed = insert_batch(store, &w->failure) != CDDP_OK;
-        if (w->failed) rollback(store);
-        else cd_batch_clear(&store->batch);
+        if (w->failed)
+            rollback(store);
+        else
+            cd_batch_clear(&store->batch);
     }
     if (!w->failed) return CDDP_OK;
     if (err != NULL) *err = w->failure;
@@ -113,10 +116,7 @@ void cd_writer_add(cddp_store *store, const cddp_event *event)
     w->failed = cd_fail(&w->failure, CDDP_E_NOMEM, "no memory for the events of '%s'", store->path) != CDDP_OK;
 }
 
-static void sink_event(void *self, const cddp_event *event)
-{
-    cd_writer_add(self, event);
-}
+static void sink_event(void *self, const cddp_event *event) { cd_writer_add(self, event); }
 
 /* Counts the flush of a rank; true when an iteration has now ended everywhere. */
 static bool note_flush(cd_writer *w)
@@ -148,9 +148,11 @@ const cddp_trace_sink *cddp_store_sink(cddp_store *store)
 static cddp_status insert_run(cddp_store *store, const cddp_run_provenance *p, int64_t *run, cddp_error *err)
 {
     sqlite3_stmt *insert = NULL;
-    CD_TRY(cd_sql_prepare(&store->sql, "INSERT INTO run (title, source, scenario, options, schedule, backend, version, machine, "
-                                       "compiler, recorded_at, seed, plan, world_size, steps, level) "
-                                       "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", &insert, err));
+    CD_TRY(cd_sql_prepare(&store->sql,
+                          "INSERT INTO run (title, source, scenario, options, schedule, backend, version, machine, "
+                          "compiler, recorded_at, seed, plan, world_size, steps, level) "
+                          "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                          &insert, err));
     const char *const texts[] = {p->title,   p->source,  p->scenario, p->options,  p->schedule,
                                  p->backend, p->version, p->machine,  p->compiler, p->recorded_at};
     int column = 1;
@@ -171,7 +173,8 @@ static cddp_status prepare_inserts(cddp_store *store, cddp_error *err)
     cd_writer *w = &store->writer;
     CD_TRY(cd_sql_prepare(&store->sql, CD_BATCH_INSERT, &w->insert_events, err));
     CD_TRY(cd_sql_prepare(&store->sql, "INSERT INTO text VALUES (?, ?)", &w->insert_text, err));
-    CD_TRY(cd_sql_prepare(&store->sql, "INSERT OR IGNORE INTO parameter VALUES (?, ?, ?, ?, ?, ?)", &w->insert_parameter, err));
+    CD_TRY(cd_sql_prepare(&store->sql, "INSERT OR IGNORE INTO parameter VALUES (?, ?, ?, ?, ?, ?)",
+                          &w->insert_parameter, err));
     return CDDP_OK;
 }
 
@@ -185,7 +188,8 @@ static void close_writer(cddp_store *store)
     *w = (cd_writer){.run = 0};
 }
 
-cddp_status cddp_store_run_begin(cddp_store *store, const cddp_run_provenance *provenance, int64_t *run, cddp_error *err)
+cddp_status cddp_store_run_begin(cddp_store *store, const cddp_run_provenance *provenance, int64_t *run,
+                                 cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_writer *w = &store->writer;
@@ -193,7 +197,9 @@ cddp_status cddp_store_run_begin(cddp_store *store, const cddp_run_provenance *p
     if (store->mode != CDDP_STORE_APPEND) return cd_fail(err, CDDP_E_STATE, "'%s' was opened for reading", store->path);
     if (w->run != 0) return cd_fail(err, CDDP_E_STATE, "'%s': run %lld has not ended", store->path, (long long)w->run);
     *w = (cd_writer){.sink = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, store, sink_event, sink_flush},
-                     .world_size = provenance->world_size, .behind_count = provenance->world_size, .last_rank = UINT32_MAX};
+                     .world_size = provenance->world_size,
+                     .behind_count = provenance->world_size,
+                     .last_rank = UINT32_MAX};
     w->steps_done = cd_allocate_array(store->allocator, w->world_size, sizeof *w->steps_done);
     if (w->steps_done == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory to write to '%s'", store->path);
@@ -213,8 +219,10 @@ out:
 static cddp_status update_run(cddp_store *store, const cddp_run_outcome *o, cddp_error *err)
 {
     sqlite3_stmt *update = NULL;
-    CD_TRY(cd_sql_prepare(&store->sql, "UPDATE run SET complete = 1, exit_code = ?, verdict = ?, reason = ?, digest = ?, "
-                                       "virtual_time = ?, schedule = coalesce(?, schedule) WHERE id = ?", &update, err));
+    CD_TRY(cd_sql_prepare(&store->sql,
+                          "UPDATE run SET complete = 1, exit_code = ?, verdict = ?, reason = ?, digest = ?, "
+                          "virtual_time = ?, schedule = coalesce(?, schedule) WHERE id = ?",
+                          &update, err));
     sqlite3_bind_int64(update, 1, o->exit_code);
     cd_sql_bind_text(update, 2, o->verdict);
     cd_sql_bind_text(update, 3, o->reason);

@@ -62,11 +62,11 @@ typedef struct cddp_run_provenance {
 
 typedef struct cddp_run_outcome {
     uint32_t size;
-    uint32_t exit_code;    /* 0 verified, 1 findings, 2 usage, 3 environment, 4 inconclusive */
-    const char *verdict;   /* "verified", "findings", … */
-    const char *reason;    /* why, when it is not verified; may be "" */
-    const char *schedule;  /* the schedule taken, when known only now; NULL keeps that of run_begin */
-    uint64_t digest;       /* of the trace, timeless; 0 when not computed */
+    uint32_t exit_code;   /* 0 verified, 1 findings, 2 usage, 3 environment, 4 inconclusive */
+    const char *verdict;  /* "verified", "findings", … */
+    const char *reason;   /* why, when it is not verified; may be "" */
+    const char *schedule; /* the schedule taken, when known only now; NULL keeps that of run_begin */
+    uint64_t digest;      /* of the trace, timeless; 0 when not computed */
     uint64_t virtual_time_ns;
 } cddp_run_outcome;
 

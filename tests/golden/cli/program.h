@@ -57,8 +57,8 @@ static inline void program_close(cd_program *p)
 static inline void program_run_with(cd_program *p, const char *before, const char *arguments)
 {
     char command[8192], path[1100];
-    snprintf(command, sizeof command, "cd '%s' && T='%s'; %s'%s' %s >\"$T/out\" 2>\"$T/err\" </dev/null", SOURCE_ROOT, p->place, before,
-             CDDP_VERIFY, arguments);
+    snprintf(command, sizeof command, "cd '%s' && T='%s'; %s'%s' %s >\"$T/out\" 2>\"$T/err\" </dev/null", SOURCE_ROOT,
+             p->place, before, CDDP_VERIFY, arguments);
     int status = system(command);
     assert_true(WIFEXITED(status));
     p->exit_code = WEXITSTATUS(status);
@@ -70,10 +70,7 @@ static inline void program_run_with(cd_program *p, const char *before, const cha
     p->err = program_slurp(path);
 }
 
-static inline void program_run(cd_program *p, const char *arguments)
-{
-    program_run_with(p, "", arguments);
-}
+static inline void program_run(cd_program *p, const char *arguments) { program_run_with(p, "", arguments); }
 
 static inline void program_write(cd_program *p, const char *name, const char *text)
 {

@@ -167,7 +167,8 @@ TEST(program, workers_change_neither_report_nor_store)
     program_run(&p, "report \"$T/one.db\" -f json -o \"$T/one.json\"");
     program_run(&p, "report \"$T/three.db\" -f json -o \"$T/three.json\"");
     char command[2300];
-    snprintf(command, sizeof command, "cd '%s' && sed s/one.db/three.db/ one.json | cmp - three.json && test $(ls | grep -c 'three.db') = 1",
+    snprintf(command, sizeof command,
+             "cd '%s' && sed s/one.db/three.db/ one.json | cmp - three.json && test $(ls | grep -c 'three.db') = 1",
              p.place);
     assert_int_equal(system(command), 0);
     program_close(&p);
@@ -221,7 +222,9 @@ TEST(program, bad_stores_get_one_sentence_and_are_left_alone)
 {
     cd_program p;
     program_open(&p);
-    program_write(&p, "text.db", "not a store at all, but long enough to look at: ...................................................");
+    program_write(
+        &p, "text.db",
+        "not a store at all, but long enough to look at: ...................................................");
     static const char *const attempts[] = {"check \"$T/text.db\"", "report \"$T/text.db\"",
                                            "scenarios/gan_unused_params.toml --trace \"$T/text.db\""};
     for (size_t i = 0; i < 3; i++) {
@@ -305,7 +308,8 @@ TEST(program, an_interrupt_ends_with_what_is_known)
     /* A run long enough to be interrupted in the middle. By SIGTERM, which means the same to the program: a shell
     ** without job control starts what runs in the background with SIGINT ignored. */
     snprintf(command, sizeof command,
-             "cd '%s' && T='%s'; { '%s' scenarios/gan_unused_params.toml --set train.steps=1000000 --set data.samples=1 --trace \"$T/run.db\" "
+             "cd '%s' && T='%s'; { '%s' scenarios/gan_unused_params.toml --set train.steps=1000000 --set "
+             "data.samples=1 --trace \"$T/run.db\" "
              ">\"$T/out\" 2>\"$T/err\" & pid=$!; sleep 1; kill -TERM $pid; wait $pid; echo $? >\"$T/code\"; }",
              SOURCE_ROOT, p.place, CDDP_VERIFY);
     assert_int_equal(system(command), 0);
@@ -344,9 +348,18 @@ TEST(program, lists_every_registry)
 {
     static const struct {
         const char *topic, *words;
-    } cases[] = {{"hooks", "allreduce"}, {"backends", "sim"}, {"checks", "I-ORDER"}, {"scenarios", "scenarios/gan_unused_params.toml"},
-                 {"keys", "ddp.bucket_cap_mb"}, {"events", "bucket_launch"}, {"models", "mlp"}, {"optimizers", "adamw"},
-                 {"faults", "kill"}, {"choosers", "fifo"}, {"algorithms", "gloo_ring"}, {"links", "ethernet_10g"}};
+    } cases[] = {{"hooks", "allreduce"},
+                 {"backends", "sim"},
+                 {"checks", "I-ORDER"},
+                 {"scenarios", "scenarios/gan_unused_params.toml"},
+                 {"keys", "ddp.bucket_cap_mb"},
+                 {"events", "bucket_launch"},
+                 {"models", "mlp"},
+                 {"optimizers", "adamw"},
+                 {"faults", "kill"},
+                 {"choosers", "fifo"},
+                 {"algorithms", "gloo_ring"},
+                 {"links", "ethernet_10g"}};
     cd_program p;
     char arguments[64];
     program_open(&p);
@@ -371,12 +384,15 @@ TEST(program, the_doctor_trains_on_the_built_in_backends)
     program_close(&p);
 }
 
-TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code), ROW(program, every_command_explains_itself_in_two_ways),
+TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
+          ROW(program, every_command_explains_itself_in_two_ways),
           ROW(program, mistakes_on_the_command_line_are_named_and_end_with_2),
           ROW(program, mistakes_in_a_scenario_are_a_result_with_exit_code_2),
           ROW(program, the_flagship_is_verified_and_says_what_stands_behind_it),
-          ROW(program, two_runs_report_the_same_bytes_in_every_format), ROW(program, workers_change_neither_report_nor_store),
-          ROW(program, the_first_failure_ends_a_run_unless_told_to_keep_going), ROW(program, a_stored_run_is_reported_and_judged_again),
+          ROW(program, two_runs_report_the_same_bytes_in_every_format),
+          ROW(program, workers_change_neither_report_nor_store),
+          ROW(program, the_first_failure_ends_a_run_unless_told_to_keep_going),
+          ROW(program, a_stored_run_is_reported_and_judged_again),
           ROW(program, bad_stores_get_one_sentence_and_are_left_alone), ROW(program, colours_only_when_wanted),
           ROW(program, timings_appear_only_on_request), ROW(program, the_log_goes_to_standard_error),
           ROW(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment),

@@ -74,12 +74,15 @@ TEST(completion, bash_offers_every_command_and_the_options_of_each)
         cd_test_row("%s", words);
         assert_contains(p.out, words);
     }
-    check_with(&p, "bash", "bash -c 'source ./script; COMP_WORDS=(cddp-verify re); COMP_CWORD=1; _cddp_verify; "
-                           "case \" ${COMPREPLY[*]} \" in *\" report \"*) ;; *) exit 1 ;; esac'");
-    check_with(&p, "bash", "bash -c 'source ./script; COMP_WORDS=(cddp-verify run --keep); COMP_CWORD=2; _cddp_verify; "
-                           "test \"${COMPREPLY[*]}\" = --keep-going'");
-    check_with(&p, "bash", "bash -c 'source ./script; COMP_WORDS=(cddp-verify explain --keep); COMP_CWORD=2; _cddp_verify; "
-                           "test -z \"${COMPREPLY[*]}\"'");
+    check_with(&p, "bash",
+               "bash -c 'source ./script; COMP_WORDS=(cddp-verify re); COMP_CWORD=1; _cddp_verify; "
+               "case \" ${COMPREPLY[*]} \" in *\" report \"*) ;; *) exit 1 ;; esac'");
+    check_with(&p, "bash",
+               "bash -c 'source ./script; COMP_WORDS=(cddp-verify run --keep); COMP_CWORD=2; _cddp_verify; "
+               "test \"${COMPREPLY[*]}\" = --keep-going'");
+    check_with(&p, "bash",
+               "bash -c 'source ./script; COMP_WORDS=(cddp-verify explain --keep); COMP_CWORD=2; _cddp_verify; "
+               "test -z \"${COMPREPLY[*]}\"'");
     program_close(&p);
 }
 
@@ -128,10 +131,12 @@ TEST(document, its_examples_run)
         int wanted = 0;
         char *comment = strstr(line, "# exit ");
         if (comment != NULL && comment < end) wanted = comment[7] - '0';
-        snprintf(arguments, sizeof arguments, "%.*s", (int)((comment != NULL && comment < end ? comment : end) - line), line);
+        snprintf(arguments, sizeof arguments, "%.*s", (int)((comment != NULL && comment < end ? comment : end) - line),
+                 line);
         cd_test_row("%s", arguments);
         program_run(&p, arguments);
-        if (p.exit_code != wanted) print_error("cddp-verify %s ended with %d:\n%s%s\n", arguments, p.exit_code, p.out, p.err);
+        if (p.exit_code != wanted)
+            print_error("cddp-verify %s ended with %d:\n%s%s\n", arguments, p.exit_code, p.out, p.err);
         assert_int_equal(p.exit_code, wanted);
         count++;
         at = end;
@@ -142,5 +147,6 @@ TEST(document, its_examples_run)
 }
 
 TEST_MAIN(ROW(man, names_every_command_option_and_exit_code),
-          ROW(completion, bash_offers_every_command_and_the_options_of_each), ROW(completion, zsh_and_fish_scripts_parse),
-          ROW(document, names_every_command_and_option), ROW(document, its_examples_run))
+          ROW(completion, bash_offers_every_command_and_the_options_of_each),
+          ROW(completion, zsh_and_fish_scripts_parse), ROW(document, names_every_command_and_option),
+          ROW(document, its_examples_run))

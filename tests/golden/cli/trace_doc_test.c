@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every query of docs/formats/trace.md runs on a store of the flagship scenario, and those that must say something do. */
+/* Every query of docs/formats/trace.md runs on a store of the flagship scenario, and those that must say something do.
+ */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/golden/cli/program.h"
 
@@ -19,7 +20,8 @@ static int run_queries(sqlite3 *db, char *document)
         *end = '\0';
         cd_test_row("%.60s", query);
         sqlite3_stmt *statement = NULL;
-        if (sqlite3_prepare_v2(db, query, -1, &statement, NULL) != SQLITE_OK) print_error("%s\n%s\n", sqlite3_errmsg(db), query);
+        if (sqlite3_prepare_v2(db, query, -1, &statement, NULL) != SQLITE_OK)
+            print_error("%s\n%s\n", sqlite3_errmsg(db), query);
         assert_non_null(statement);
         bool returns_rows = sqlite3_column_count(statement) > 0;
         int rows = 0;
@@ -62,11 +64,13 @@ TEST(trace_doc, every_view_can_be_read)
     program_run(&p, "scenarios/gan_unused_params.toml --trace \"$T/run.db\"");
     snprintf(path, sizeof path, "%s/run.db", p.place);
     assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_prepare_v2(db, "SELECT name FROM sqlite_schema WHERE type = 'view'", -1, &names, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, "SELECT name FROM sqlite_schema WHERE type = 'view'", -1, &names, NULL),
+                     SQLITE_OK);
     while (sqlite3_step(names) == SQLITE_ROW) {
         char query[200];
         char *message = NULL;
-        snprintf(query, sizeof query, "SELECT * FROM \"%s\" WHERE run = 1", (const char *)sqlite3_column_text(names, 0));
+        snprintf(query, sizeof query, "SELECT * FROM \"%s\" WHERE run = 1",
+                 (const char *)sqlite3_column_text(names, 0));
         cd_test_row("%s", query);
         sqlite3_exec(db, query, NULL, NULL, &message);
         if (message != NULL) print_error("%s\n", message);

@@ -8,12 +8,15 @@
 #include <string.h>
 
 #define PARSE(args, err, ...)                                                                                          \
-    cd_args_parse((args), (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)), (char **)(const char *[]){__VA_ARGS__}, (err))
+    cd_args_parse((args), (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)),                               \
+                  (char **)(const char *[]){__VA_ARGS__}, (err))
 
 TEST(args, every_spelling_of_an_option_means_the_same)
 {
-    static const char *const spellings[][3] = {{"a.toml", "--world-size", "4"}, {"--world-size=4", "a.toml", NULL},
-                                               {"-n", "4", "a.toml"}, {"-n4", "a.toml", NULL}};
+    static const char *const spellings[][3] = {{"a.toml", "--world-size", "4"},
+                                               {"--world-size=4", "a.toml", NULL},
+                                               {"-n", "4", "a.toml"},
+                                               {"-n4", "a.toml", NULL}};
     for (size_t i = 0; i < 4; i++) {
         cd_args args;
         cddp_error err = CDDP_ERROR_INIT;
@@ -70,9 +73,17 @@ TEST(args, numbers_are_decimal_or_hexadecimal_and_nothing_else)
         const char *text;
         bool good;
         uint64_t value;
-    } cases[] = {{"17", true, 17}, {"0x10", true, 16}, {"18446744073709551615", true, UINT64_MAX},
-                 {"18446744073709551616", false, 0}, {"", false, 0}, {" 1", false, 0}, {"1 ", false, 0}, {"+1", false, 0},
-                 {"-1", false, 0}, {"1e3", false, 0}, {"seven", false, 0}};
+    } cases[] = {{"17", true, 17},
+                 {"0x10", true, 16},
+                 {"18446744073709551615", true, UINT64_MAX},
+                 {"18446744073709551616", false, 0},
+                 {"", false, 0},
+                 {" 1", false, 0},
+                 {"1 ", false, 0},
+                 {"+1", false, 0},
+                 {"-1", false, 0},
+                 {"1e3", false, 0},
+                 {"seven", false, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_args args;
         cddp_error err = CDDP_ERROR_INIT;
@@ -101,20 +112,23 @@ TEST(suggest, near_names_are_found_and_far_ones_are_not)
 {
     static const struct {
         const char *wanted, *best;
-    } cases[] = {{"rnu", "run"}, {"chek", "check"}, {"reprot", "report"}, {"explian", "explain"}, {"lst", "list"}, {"zzz", NULL},
-                 {"frobnicate", NULL}, {"x", NULL}};
+    } cases[] = {{"rnu", "run"},  {"chek", "check"}, {"reprot", "report"}, {"explian", "explain"},
+                 {"lst", "list"}, {"zzz", NULL},     {"frobnicate", NULL}, {"x", NULL}};
     static const char *const names[] = {"run", "check", "report", "list", "explain"};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_suggestion s;
         cd_test_row("%s", cases[i].wanted);
         cd_suggest_begin(&s, cases[i].wanted);
         for (size_t k = 0; k < 5; k++) cd_suggest_offer(&s, names[k]);
-        if (cases[i].best == NULL) assert_null(s.best);
-        else assert_string_equal(s.best, cases[i].best);
+        if (cases[i].best == NULL)
+            assert_null(s.best);
+        else
+            assert_string_equal(s.best, cases[i].best);
     }
 }
 
-TEST_MAIN(ROW(args, every_spelling_of_an_option_means_the_same), ROW(args, flags_bundle_and_the_last_of_them_may_take_a_value),
-          ROW(args, repeated_options_keep_their_order_and_single_ones_their_last_value), ROW(args, two_hyphens_end_the_options),
-          ROW(args, numbers_are_decimal_or_hexadecimal_and_nothing_else), ROW(args, no_two_options_share_a_name_or_a_letter),
-          ROW(suggest, near_names_are_found_and_far_ones_are_not))
+TEST_MAIN(ROW(args, every_spelling_of_an_option_means_the_same),
+          ROW(args, flags_bundle_and_the_last_of_them_may_take_a_value),
+          ROW(args, repeated_options_keep_their_order_and_single_ones_their_last_value),
+          ROW(args, two_hyphens_end_the_options), ROW(args, numbers_are_decimal_or_hexadecimal_and_nothing_else),
+          ROW(args, no_two_options_share_a_name_or_a_letter), ROW(suggest, near_names_are_found_and_far_ones_are_not))

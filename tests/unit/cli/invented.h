@@ -12,9 +12,17 @@ static inline void invent_findings(cd_result *r, size_t count)
 {
     r->findings = cd_arena_push(&r->arena, count * sizeof *r->findings);
     for (size_t i = 0; i < count; i++) {
-        cddp_finding f = {.size = sizeof(cddp_finding), .check = i == 0 ? "I-ORDER" : "I-REF", .step = 2, .micro_step = (uint32_t)i,
-                          .ranks = 2, .rank = 1, .peer = i == 0 ? 0 : -1, .bucket = i == 0 ? 1 : -1, .param = i == 0 ? -1 : 4,
-                          .event_count = i == 0 ? 1 : 0, .events = {{1, 17}}};
+        cddp_finding f = {.size = sizeof(cddp_finding),
+                          .check = i == 0 ? "I-ORDER" : "I-REF",
+                          .step = 2,
+                          .micro_step = (uint32_t)i,
+                          .ranks = 2,
+                          .rank = 1,
+                          .peer = i == 0 ? 0 : -1,
+                          .bucket = i == 0 ? 1 : -1,
+                          .param = i == 0 ? -1 : 4,
+                          .event_count = i == 0 ? 1 : 0,
+                          .events = {{1, 17}}};
         snprintf(f.title, sizeof f.title, "rank 1 launches <bucket 1> where \"rank 0\" launches bucket %zu & more", i);
         snprintf(f.expected, sizeof f.expected, "allreduce of 12 f32");
         snprintf(f.actual, sizeof f.actual, "allreduce of 24 f32 \033[2J\x01\xff\xc2\x9b");
@@ -29,8 +37,9 @@ static inline void invent_findings(cd_result *r, size_t count)
 #define INVENTED_COUNT 6
 static inline void invent(cd_result results[INVENTED_COUNT])
 {
-    static const char *const sources[] = {"scenarios/good.toml", "scenarios/canary/expected.toml", "bad.toml", "scenarios/broken.toml",
-                                          "scenarios/absent.toml", "scenarios/open.toml"};
+    static const char *const sources[] = {
+        "scenarios/good.toml",   "scenarios/canary/expected.toml", "bad.toml",
+        "scenarios/broken.toml", "scenarios/absent.toml",          "scenarios/open.toml"};
     static const int codes[] = {0, 0, 1, 2, 3, 4};
     for (int i = 0; i < INVENTED_COUNT; i++) {
         cd_result *r = &results[i];

@@ -107,14 +107,16 @@ TEST(report, junit_satisfies_the_schema_of_jenkins)
 TEST(report, the_schema_refuses_what_it_should)
 {
     /* A schema that accepts everything would make the test above worthless. */
-    static const char *const bad[] = {"<testsuites><testcase name=\"a\" classname=\"b\"/></testsuites>",
-                                      "<testsuites><testsuite name=\"a\" tests=\"1\" failures=\"0\"/></testsuites>",
-                                      "<testsuites><testsuite name=\"a\" tests=\"1\" failures=\"0\" errors=\"0\" time=\"0.123456\"/></testsuites>"};
+    static const char *const bad[] = {
+        "<testsuites><testcase name=\"a\" classname=\"b\"/></testsuites>",
+        "<testsuites><testsuite name=\"a\" tests=\"1\" failures=\"0\"/></testsuites>",
+        "<testsuites><testsuite name=\"a\" tests=\"1\" failures=\"0\" errors=\"0\" time=\"0.123456\"/></testsuites>"};
     if (system("command -v xmllint >/dev/null 2>&1") != 0) skip();
     for (size_t i = 0; i < 3; i++) {
         char command[2048];
         cd_test_row("%s", bad[i]);
-        snprintf(command, sizeof command, "echo '%s' | xmllint --noout --schema '" FOLDER "/junit.xsd' - 2>/dev/null", bad[i]);
+        snprintf(command, sizeof command, "echo '%s' | xmllint --noout --schema '" FOLDER "/junit.xsd' - 2>/dev/null",
+                 bad[i]);
         assert_int_not_equal(system(command), 0);
     }
 }
@@ -127,12 +129,14 @@ TEST(report, json_says_everything)
     cd_text_init(&text, false);
     cd_report report = all_of(results, NULL);
     cd_report_json(&text, &report);
-    check_with("jq", &text, "-e '(.results | length) == 6 and .exit_code == 1 and .not_run == 2 "
-                            "and .results[2].findings[0].rank == 1 and .results[2].findings[1].bucket == null "
-                            "and (.results[2].findings[0].events | length) == 1 and .results[1].as_expected "
-                            "and .results[0].exercised[\"I-ORDER\"] == \"12 launches on 3 ranks\" and .results[0].marks[\"a rebuild happened\"] == 2 "
-                            "and .results[5].ranks[0].end == \"killed\" and .results[0].plan == \"0000000000000def\" "
-                            "and .results[2].findings[1].parameter == \"größer.weight\"'");
+    check_with("jq", &text,
+               "-e '(.results | length) == 6 and .exit_code == 1 and .not_run == 2 "
+               "and .results[2].findings[0].rank == 1 and .results[2].findings[1].bucket == null "
+               "and (.results[2].findings[0].events | length) == 1 and .results[1].as_expected "
+               "and .results[0].exercised[\"I-ORDER\"] == \"12 launches on 3 ranks\" and .results[0].marks[\"a rebuild "
+               "happened\"] == 2 "
+               "and .results[5].ranks[0].end == \"killed\" and .results[0].plan == \"0000000000000def\" "
+               "and .results[2].findings[1].parameter == \"größer.weight\"'");
     cd_text_fini(&text);
     disinvent(results);
 }
@@ -149,14 +153,17 @@ TEST(report, sarif_has_the_structure_of_2_1_0)
     cd_report report = all_of(results, registry);
     cd_report_sarif(&text, &report);
     /* The required properties of the standard, that rule indexes point at their rules, and the allowed words. */
-    check_with("jq", &text,
-               "-e '.version == \"2.1.0\" and (.runs | length) == 1 and (.runs[0] | . as $run "
-               "| .tool.driver.name == \"cddp-verify\" and (.tool.driver.rules | all(.id and .shortDescription.text and .fullDescription.text)) "
-               "and (.results | length) == 4 and (.results | all(.message.text and (.level == \"error\" or .level == \"none\") "
-               "and (.kind == \"fail\" or .kind == \"informational\") and ($run.tool.driver.rules[.ruleIndex].id == .ruleId) "
-               "and (.locations[0].physicalLocation | .artifactLocation.uri and .region.startLine == 1))) "
-               "and (.results[0].kind == \"informational\") and (.invocations[0].executionSuccessful | type) == \"boolean\" "
-               "and (.invocations[0].toolExecutionNotifications | length) == 3)'");
+    check_with(
+        "jq", &text,
+        "-e '.version == \"2.1.0\" and (.runs | length) == 1 and (.runs[0] | . as $run "
+        "| .tool.driver.name == \"cddp-verify\" and (.tool.driver.rules | all(.id and .shortDescription.text and "
+        ".fullDescription.text)) "
+        "and (.results | length) == 4 and (.results | all(.message.text and (.level == \"error\" or .level == "
+        "\"none\") "
+        "and (.kind == \"fail\" or .kind == \"informational\") and ($run.tool.driver.rules[.ruleIndex].id == .ruleId) "
+        "and (.locations[0].physicalLocation | .artifactLocation.uri and .region.startLine == 1))) "
+        "and (.results[0].kind == \"informational\") and (.invocations[0].executionSuccessful | type) == \"boolean\" "
+        "and (.invocations[0].toolExecutionNotifications | length) == 3)'");
     cd_text_fini(&text);
     cddp_registry_destroy(registry);
     disinvent(results);

@@ -44,8 +44,16 @@ TEST(text, cleaning_leaves_nothing_that_a_terminal_obeys)
 {
     static const struct {
         const char *in, *out;
-    } cases[] = {{"plain größer\n", "plain größer\n"}, {"\033[2Jgone", "?[2Jgone"}, {"bell\a\r\b", "bell???"}, {"\x7f", "?"},
-                 {"\xc2\x9b""31m", "??31m"}, {"\xff\xfe", "??"}, {"cut\xe2\x82", "cut??"}, {"nbsp\xc2\xa0", "nbsp\xc2\xa0"}};
+    } cases[] = {{"plain größer\n", "plain größer\n"},
+                 {"\033[2Jgone", "?[2Jgone"},
+                 {"bell\a\r\b", "bell???"},
+                 {"\x7f", "?"},
+                 {"\xc2\x9b"
+                  "31m",
+                  "??31m"},
+                 {"\xff\xfe", "??"},
+                 {"cut\xe2\x82", "cut??"},
+                 {"nbsp\xc2\xa0", "nbsp\xc2\xa0"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char text[64];
         cd_test_row("%zu", i);
@@ -76,8 +84,10 @@ TEST(json, values_nest_and_are_separated)
     cd_json_key(&json, "digest");
     cd_json_digest(&json, 255);
     cd_json_close(&json, '}');
-    assert_string_equal(cd_text_get(&text), "{\n  \"list\": [\n    -9223372036854775808,\n    0.10000000000000001,\n    null,\n    true,\n    null\n"
-                                            "  ],\n  \"empty\": {},\n  \"digest\": \"00000000000000ff\"\n}\n");
+    assert_string_equal(
+        cd_text_get(&text),
+        "{\n  \"list\": [\n    -9223372036854775808,\n    0.10000000000000001,\n    null,\n    true,\n    null\n"
+        "  ],\n  \"empty\": {},\n  \"digest\": \"00000000000000ff\"\n}\n");
     cd_text_fini(&text);
 }
 
@@ -88,7 +98,11 @@ TEST(json, texts_are_escaped_and_always_valid_utf_8)
     } cases[] = {
         {"quotes", "a\"b\\c", "\"a\\\"b\\\\c\""},
         {"controls", "\n\t\001\177", "\"\\n\\t\\u0001\\u007f\""},
-        {"valid", "gr\xc3\xb6\xc3\x9f" "er \xe2\x89\xa0 \xf0\x9f\x99\x82", "\"gr\xc3\xb6\xc3\x9f" "er \xe2\x89\xa0 \xf0\x9f\x99\x82\""},
+        {"valid",
+         "gr\xc3\xb6\xc3\x9f"
+         "er \xe2\x89\xa0 \xf0\x9f\x99\x82",
+         "\"gr\xc3\xb6\xc3\x9f"
+         "er \xe2\x89\xa0 \xf0\x9f\x99\x82\""},
         {"stray continuation", "\x80", "\"\\ufffd\""},
         {"cut short", "a\xe2\x89", "\"a\\ufffd\\ufffd\""},
         {"overlong", "\xc0\xaf", "\"\\ufffd\\ufffd\""},
@@ -108,6 +122,6 @@ TEST(json, texts_are_escaped_and_always_valid_utf_8)
 }
 
 TEST_MAIN(ROW(text, grows_over_any_length), ROW(text, styles_are_escapes_only_where_colour_is_wanted),
-          ROW(text, wrapping_breaks_between_words_and_indents), ROW(text, cleaning_leaves_nothing_that_a_terminal_obeys),
-          ROW(json, values_nest_and_are_separated),
+          ROW(text, wrapping_breaks_between_words_and_indents),
+          ROW(text, cleaning_leaves_nothing_that_a_terminal_obeys), ROW(json, values_nest_and_are_separated),
           ROW(json, texts_are_escaped_and_always_valid_utf_8))

@@ -25,7 +25,8 @@ static inline void fixture_open(fixture *f)
 
 static inline void fixture_close(fixture *f)
 {
-    static const char *const suffixes[] = {"run.db", "run.db-wal", "run.db-shm", "run.db-journal", "other.db", "0.db", "1.db", "2.db"};
+    static const char *const suffixes[] = {"run.db",   "run.db-wal", "run.db-shm", "run.db-journal",
+                                           "other.db", "0.db",       "1.db",       "2.db"};
     char path[160];
     for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", f->folder, suffixes[i]);
@@ -36,18 +37,35 @@ static inline void fixture_close(fixture *f)
 
 static inline cddp_run_provenance fixture_provenance(uint32_t world_size)
 {
-    return (cddp_run_provenance){.size = sizeof(cddp_run_provenance), .title = "a test", .scenario = "title = \"a test\"\n",
-                                 .source = "a.toml", .options = "", .schedule = "", .backend = "sim", .version = "0.1.0",
-                                 .machine = "Linux x86_64", .compiler = "cc 1", .recorded_at = "", .seed = 0xfedcba9876543210u,
-                                 .plan = 7, .world_size = world_size, .steps = 3, .level = CDDP_TRACE_DIGEST};
+    return (cddp_run_provenance){.size = sizeof(cddp_run_provenance),
+                                 .title = "a test",
+                                 .scenario = "title = \"a test\"\n",
+                                 .source = "a.toml",
+                                 .options = "",
+                                 .schedule = "",
+                                 .backend = "sim",
+                                 .version = "0.1.0",
+                                 .machine = "Linux x86_64",
+                                 .compiler = "cc 1",
+                                 .recorded_at = "",
+                                 .seed = 0xfedcba9876543210u,
+                                 .plan = 7,
+                                 .world_size = world_size,
+                                 .steps = 3,
+                                 .level = CDDP_TRACE_DIGEST};
 }
 
 /* An event of any kind with fields made from its place; every third one has a text. */
 static inline cddp_event fixture_event(uint32_t rank, uint32_t step, uint64_t sequence)
 {
     static const char *const texts[] = {"", "conv1.weight", "it's \"quoted\"", "größer"};
-    cddp_event event = {.time_ns = sequence * 10 + rank, .sequence = sequence, .rank = rank, .step = step,
-                        .micro_step = (uint32_t)(sequence % 2), .kind = (uint16_t)(sequence % CDDP_EV_COUNT), .level = CDDP_TRACE_DIGEST};
+    cddp_event event = {.time_ns = sequence * 10 + rank,
+                        .sequence = sequence,
+                        .rank = rank,
+                        .step = step,
+                        .micro_step = (uint32_t)(sequence % 2),
+                        .kind = (uint16_t)(sequence % CDDP_EV_COUNT),
+                        .level = CDDP_TRACE_DIGEST};
     const cddp_event_info *info = cddp_event_describe(event.kind);
     for (uint32_t i = 0; i < info->field_count; i++) {
         uint64_t bits = (sequence + 1) * UINT64_C(0x9e3779b97f4a7c15) * (i + 1);
@@ -78,6 +96,10 @@ static inline void fixture_steps(cddp_store *store, uint32_t world_size, uint32_
 
 static inline cddp_run_outcome fixture_outcome(void)
 {
-    return (cddp_run_outcome){.size = sizeof(cddp_run_outcome), .exit_code = 0, .verdict = "verified", .reason = "", .digest = 99,
+    return (cddp_run_outcome){.size = sizeof(cddp_run_outcome),
+                              .exit_code = 0,
+                              .verdict = "verified",
+                              .reason = "",
+                              .digest = 99,
                               .virtual_time_ns = 1234};
 }

@@ -134,4 +134,5 @@ TEST(kill, a_store_with_a_killed_run_takes_further_runs)
     assert_int_equal(rmdir(f.folder), 0); /* the second run left it tidy */
 }
 
-TEST_MAIN(ROW(kill, a_killed_run_leaves_a_store_with_all_finished_iterations), ROW(kill, a_store_with_a_killed_run_takes_further_runs))
+TEST_MAIN(ROW(kill, a_killed_run_leaves_a_store_with_all_finished_iterations),
+          ROW(kill, a_store_with_a_killed_run_takes_further_runs))

@@ -119,15 +119,19 @@ TEST(refusal, hostile_schemas)
         const char *name, *sql, *words;
         cddp_status status;
     } cases[] = {
-        {"trigger", "CREATE TRIGGER boom AFTER INSERT ON run BEGIN DELETE FROM event; END", "contains a trigger ('boom')", CDDP_E_CORRUPT},
+        {"trigger", "CREATE TRIGGER boom AFTER INSERT ON run BEGIN DELETE FROM event; END",
+         "contains a trigger ('boom')", CDDP_E_CORRUPT},
         {"missing table", "DROP TABLE metric", "has no table 'metric'", CDDP_E_CORRUPT},
-        {"a view in place of a table", "DROP TABLE metric; CREATE VIEW metric AS SELECT 1 AS run, 2 AS name, 3 AS value",
-         "has no table 'metric'", CDDP_E_CORRUPT},
-        {"a computed column", "DROP TABLE metric; CREATE TABLE metric (run INTEGER, name TEXT, value REAL AS (zeroblob(100000000)))",
-         "its table 'metric' is not the one", CDDP_E_CORRUPT},
-        {"a virtual table", "DROP TABLE text; CREATE VIRTUAL TABLE text USING fts5(value)", "its table 'text' is not the one",
+        {"a view in place of a table",
+         "DROP TABLE metric; CREATE VIEW metric AS SELECT 1 AS run, 2 AS name, 3 AS value", "has no table 'metric'",
          CDDP_E_CORRUPT},
-        {"kinds beyond the map", "INSERT INTO kind VALUES (100000, 'evil', '')", "numbers an event kind 100000", CDDP_E_CORRUPT},
+        {"a computed column",
+         "DROP TABLE metric; CREATE TABLE metric (run INTEGER, name TEXT, value REAL AS (zeroblob(100000000)))",
+         "its table 'metric' is not the one", CDDP_E_CORRUPT},
+        {"a virtual table", "DROP TABLE text; CREATE VIRTUAL TABLE text USING fts5(value)",
+         "its table 'text' is not the one", CDDP_E_CORRUPT},
+        {"kinds beyond the map", "INSERT INTO kind VALUES (100000, 'evil', '')", "numbers an event kind 100000",
+         CDDP_E_CORRUPT},
         {"fields of another version", "UPDATE field SET name = 'other' WHERE kind = 0 AND position = 0",
          "written by another version of cddp: its event 'run_begin'", CDDP_E_UNSUPPORTED},
     };
@@ -239,7 +243,8 @@ TEST(refusal, what_cannot_be_opened_says_why)
     assert_fails(cddp_store_open(f.folder, CDDP_STORE_READ, NULL, &store, &err), CDDP_E_IO, &err, "Is a directory");
     assert_fails(cddp_store_open("", CDDP_STORE_APPEND, NULL, &store, &err), CDDP_E_ARG, &err, "needs a file name");
     snprintf(path, sizeof path, "%s/no/such/folder.db", f.folder);
-    assert_fails(cddp_store_open(path, CDDP_STORE_APPEND, NULL, &store, &err), CDDP_E_IO, &err, "No such file or directory");
+    assert_fails(cddp_store_open(path, CDDP_STORE_APPEND, NULL, &store, &err), CDDP_E_IO, &err,
+                 "No such file or directory");
     fixture_close(&f);
 }
 
@@ -254,7 +259,8 @@ TEST(refusal, a_store_of_no_runs_says_so)
     cddp_store_close(store);
     assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
     assert_fails(cddp_store_last_run(store, &run, &err), CDDP_E_ARG, &err, "has no runs");
-    assert_fails(cddp_store_run_begin(store, &(cddp_run_provenance){.world_size = 1}, &run, &err), CDDP_E_STATE, &err, "opened for reading");
+    assert_fails(cddp_store_run_begin(store, &(cddp_run_provenance){.world_size = 1}, &run, &err), CDDP_E_STATE, &err,
+                 "opened for reading");
     cddp_store_close(store);
     fixture_close(&f);
 }
@@ -346,8 +352,9 @@ TEST(refusal, a_full_disk_is_told_and_what_was_committed_stays)
 }
 
 TEST_MAIN(ROW(refusal, a_text_file_is_not_a_store), ROW(refusal, the_database_of_another_application_is_named_as_such),
-          ROW(refusal, a_newer_version_is_not_guessed_at), ROW(refusal, hostile_schemas), ROW(refusal, rows_that_cannot_be_are_named),
-          ROW(refusal, every_truncation_gets_a_sentence), ROW(refusal, flipped_bytes_never_crash_the_reader),
-          ROW(refusal, what_cannot_be_opened_says_why), ROW(refusal, a_store_of_no_runs_says_so),
+          ROW(refusal, a_newer_version_is_not_guessed_at), ROW(refusal, hostile_schemas),
+          ROW(refusal, rows_that_cannot_be_are_named), ROW(refusal, every_truncation_gets_a_sentence),
+          ROW(refusal, flipped_bytes_never_crash_the_reader), ROW(refusal, what_cannot_be_opened_says_why),
+          ROW(refusal, a_store_of_no_runs_says_so),
           ROW(refusal, kinds_that_a_file_lacks_are_added_when_a_run_is_appended),
           ROW(refusal, a_full_disk_is_told_and_what_was_committed_stays))

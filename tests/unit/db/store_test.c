@@ -75,8 +75,9 @@ TEST(store, merged_order_is_by_time_then_rank_then_sequence)
     assert_int_equal(memory.count, 300);
     for (size_t i = 1; i < memory.count; i++) {
         const cddp_event *a = &memory.events[i - 1], *b = &memory.events[i];
-        assert_true(a->time_ns < b->time_ns || (a->time_ns == b->time_ns && (a->rank < b->rank ||
-                    (a->rank == b->rank && a->sequence < b->sequence))));
+        assert_true(
+            a->time_ns < b->time_ns ||
+            (a->time_ns == b->time_ns && (a->rank < b->rank || (a->rank == b->rank && a->sequence < b->sequence))));
     }
     cd_memory_sink_fini(&memory);
     fixture_close(&f);
@@ -195,9 +196,21 @@ TEST(store, findings_and_exercised_invariants_come_back)
     int exercised = 0;
     cddp_run_provenance provenance = fixture_provenance(2);
     cddp_run_outcome outcome = fixture_outcome();
-    cddp_finding in = {.size = sizeof in, .check = "I-ORDER", .step = 3, .micro_step = 1, .ranks = UINT64_C(1) << 63, .rank = 1,
-                       .peer = -1, .bucket = 2, .param = -1, .title = "ranks disagree", .expected = "a", .actual = "b",
-                       .advice = "look", .event_count = 2, .events = {{1, 17}, {UINT32_MAX, 4}}};
+    cddp_finding in = {.size = sizeof in,
+                       .check = "I-ORDER",
+                       .step = 3,
+                       .micro_step = 1,
+                       .ranks = UINT64_C(1) << 63,
+                       .rank = 1,
+                       .peer = -1,
+                       .bucket = 2,
+                       .param = -1,
+                       .title = "ranks disagree",
+                       .expected = "a",
+                       .actual = "b",
+                       .advice = "look",
+                       .event_count = 2,
+                       .events = {{1, 17}, {UINT32_MAX, 4}}};
     cddp_finding out;
     memset(&out, 0, sizeof out);
     fixture_open(&f);
@@ -277,7 +290,8 @@ TEST(store, shards_merge_into_one_order_whatever_the_order_of_the_paths)
         cddp_store_close(store);
     }
     for (int turn = 0; turn < 2; turn++) {
-        const char *const forward[] = {shards[0], shards[1], shards[2]}, *const backward[] = {shards[2], shards[1], shards[0]};
+        const char *const forward[] = {shards[0], shards[1], shards[2]}, *const backward[] = {shards[2], shards[1],
+                                                                                              shards[0]};
         cddp_store *store = NULL;
         int64_t run = 0;
         cddp_run_provenance provenance = fixture_provenance(3);
