@@ -136,11 +136,13 @@ static cddp_status accumulate_fresh(cd_graph *graph, uint32_t parameter, cddp_er
 {
     cd_parameter *p = &graph->module->parameters[parameter];
     const cd_graph_callbacks *cb = &graph->callbacks;
-    const cddp_tensor *t = &graph->sources[parameter];
+    const cddp_tensor *t = &graph->parameters[parameter]->tensor, *target = NULL;
     bool adds = p->grad.kind != CDDP_GRAD_UNDEFINED;
-    const cddp_tensor *target = &p->addend;
     if (adds) {
-        CD_TRY(make_once(&p->addend, t->device, t->dtype, t->sizes, t->dim_count, err));
+        cd_parameter_extra *extra = NULL;
+        CD_TRY(cd_module_get_extra(graph->module, parameter, &extra, err));
+        CD_TRY(make_once(&extra->addend, t->device, t->dtype, t->sizes, t->dim_count, err));
+        target = &extra->addend;
     } else {
         CD_TRY(cddp_grad_define(&p->grad, t, err));
         target = &p->grad.value;
@@ -150,18 +152,20 @@ static cddp_status accumulate_fresh(cd_graph *graph, uint32_t parameter, cddp_er
     else
         CD_TRY(t->device->fill(target, 0.0, NULL, err));
     if (!adds) return CDDP_OK;
-    return t->device->reduce(CDDP_RED_SUM, &p->grad.value, &p->addend, NULL, err);
+    return t->device->reduce(CDDP_RED_SUM, &p->grad.value, target, NULL, err);
 }
 
 static cddp_status store_sparse(cd_graph *graph, uint32_t parameter, const cd_gradient *gradient, cddp_error *err)
 {
     cd_parameter *p = &graph->module->parameters[parameter];
     const cddp_tensor *t = &p->tensor;
-    CD_TRY(make_once(&p->sparse_value, t->device, gradient->value.dtype, t->sizes, t->dim_count, err));
-    CD_TRY(make_once(&p->sparse_rows, t->device, CDDP_I64, t->sizes, 1, err));
+    cd_parameter_extra *extra = NULL;
+    CD_TRY(cd_module_get_extra(graph->module, parameter, &extra, err));
+    CD_TRY(make_once(&extra->sparse_value, t->device, gradient->value.dtype, t->sizes, t->dim_count, err));
+    CD_TRY(make_once(&extra->sparse_rows, t->device, CDDP_I64, t->sizes, 1, err));
     int64_t n = row_count(&gradient->rows);
     CD_ASSERT(n <= t->sizes[0]);
-    cddp_tensor value = p->sparse_value, rows = p->sparse_rows;
+    cddp_tensor value = extra->sparse_value, rows = extra->sparse_rows;
     value.sizes[0] = rows.sizes[0] = n;
     if (n > 0) {
         memcpy(cd_tensor_data(&rows), cd_tensor_data(&gradient->rows), (size_t)n * sizeof(int64_t));
@@ -187,7 +191,7 @@ static cddp_status accumulate_mixed(cd_graph *graph, uint32_t parameter, const c
     CD_TRY(cd_gradient_add(graph, &sum, gradient, err));
     if (sum.kind == CDDP_GRAD_SPARSE) return store_sparse(graph, parameter, &sum, err);
     cddp_grad_drop(slot);
-    CD_TRY(cddp_grad_define(slot, &graph->sources[parameter], err));
+    CD_TRY(cddp_grad_define(slot, &graph->parameters[parameter]->tensor, err));
     return slot->value.device->copy(&slot->value, &sum.value, NULL, err);
 }
 
@@ -202,7 +206,7 @@ cddp_status cd_grad_accumulate(cd_graph *graph, uint32_t parameter, const cd_gra
     } else if (slot->kind == CDDP_GRAD_DENSE) {
         status = slot->value.device->reduce(CDDP_RED_SUM, &slot->value, &gradient->value, NULL, err);
     } else {
-        CD_TRY(cddp_grad_define(slot, &graph->sources[parameter], err));
+        CD_TRY(cddp_grad_define(slot, &graph->parameters[parameter]->tensor, err));
         status = slot->value.device->copy(&slot->value, &gradient->value, NULL, err);
         if (status != CDDP_OK) cddp_grad_drop(slot);
     }

@@ -84,7 +84,7 @@ static cddp_status reentrant_route(const cd_op_call *call, cddp_error *err)
     cd_gradient root = call->out_grads[0];
     if (root.kind == CDDP_GRAD_UNDEFINED) { /* a custom function sees zeros in place of undefined */
         root.kind = CDDP_GRAD_DENSE;
-        const cddp_tensor *t = &call->outputs[0];
+        const cddp_tensor *t = &output->tensor;
         CD_TRY(cd_graph_tensor(graph, t->dtype, t->sizes, t->dim_count, &root.value, err));
     }
     options.roots = &output;

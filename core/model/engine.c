@@ -27,6 +27,7 @@ typedef struct run {
     size_t node_count;     /* of the tape when the run began; nested runs add more */
     uint32_t *missing;     /* (node_count) gradients that have not arrived */
     bool *seen;            /* (node_count) reachable from the roots */
+    cd_gradient *in_grads; /* of the node that goes back now, as many as any node has edges */
     cd_gradient **buffers; /* (node_count) arrived gradients per output of the node, or NULL */
     cd_heap ready;
     uint64_t ready_count; /* nodes that ever became ready: breaks ties */
@@ -54,6 +55,10 @@ static cddp_status run_init(run *r, cddp_error *err)
     cd_graph *g = r->graph;
     size_t n = r->node_count = g->node_count;
     cd_heap_entry *entries = NULL;
+    uint32_t edges_max = 0;
+    for (size_t i = 0; i < n; i++)
+        if (g->nodes[i]->edge_count > edges_max) edges_max = g->nodes[i]->edge_count;
+    CD_TRY(push_array(g, edges_max, sizeof *r->in_grads, &r->in_grads, err));
     CD_TRY(push_array(g, n, sizeof *r->missing, &r->missing, err));
     CD_TRY(push_array(g, n, sizeof *r->seen, &r->seen, err));
     CD_TRY(push_array(g, n, sizeof *r->buffers, &r->buffers, err));
@@ -185,11 +190,11 @@ static cddp_status run_kernel(run *r, const cd_node *node, const cd_op_call *cal
     bool computes = cd_graph_computes(r->graph);
     for (uint32_t i = 0; i < node->edge_count; i++) {
         if (node->edges[i].node == NULL) continue;
-        const cddp_tensor *t = &node->inputs[i];
         cd_gradient *grad = &call->in_grads[i];
-        *grad = (cd_gradient){.kind = CDDP_GRAD_DENSE, .value = cd_shape_of(t->dtype, t->sizes, t->dim_count)};
-        if (computes && !node->op->makes_gradients)
-            CD_TRY(cd_graph_tensor(r->graph, t->dtype, t->sizes, t->dim_count, &grad->value, err));
+        grad->kind = CDDP_GRAD_DENSE;
+        if (!computes || node->op->makes_gradients) continue;
+        const cddp_tensor *t = &node->inputs[i];
+        CD_TRY(cd_graph_tensor(r->graph, t->dtype, t->sizes, t->dim_count, &grad->value, err));
     }
     if (!computes) return CDDP_OK;
     unsigned type = node->outputs[0].dtype == CDDP_F64 ? 1 : 0;
@@ -205,8 +210,8 @@ static cddp_status go_back(run *r, cd_node *node, cddp_error *err)
                        node->op->name);
     if (r->captured != NULL) CD_TRY(capture(r, node, err));
     if (node->segment != NULL) CD_TRY(cd_segment_restore(r->graph, node, err));
-    cd_gradient *in_grads = NULL, *out_grads = r->buffers[node->index];
-    CD_TRY(push_array(r->graph, node->edge_count, sizeof *in_grads, &in_grads, err));
+    cd_gradient *in_grads = r->in_grads, *out_grads = r->buffers[node->index];
+    for (uint32_t e = 0; e < node->edge_count; e++) in_grads[e] = (cd_gradient){.kind = CDDP_GRAD_UNDEFINED};
     bool any = out_grads != NULL;
     if (!any) CD_TRY(push_array(r->graph, node->output_count, sizeof *out_grads, &out_grads, err));
     cd_op_call call = {.graph = r->graph,
@@ -220,7 +225,7 @@ static cddp_status go_back(run *r, cd_node *node, cddp_error *err)
     if (node->op->route != NULL) {
         CD_TRY(node->op->route(&call, err));
     } else if (any) {
-        CD_TRY(fill_undefined(r, node, out_grads, err));
+        if (cd_graph_computes(r->graph)) CD_TRY(fill_undefined(r, node, out_grads, err));
         CD_TRY(run_kernel(r, node, &call, err));
     }
     if (!keeps_graph(r)) node->released = true;

@@ -49,8 +49,7 @@ cddp_status cd_graph_create(cd_module *module, const cddp_allocator *allocator, 
     size_t count = module->parameter_count;
     g->accumulate = cd_allocate_array(allocator, count, sizeof(cd_node *));
     g->parameters = cd_allocate_array(allocator, count, sizeof(cd_value *));
-    g->sources = cd_allocate_array(allocator, count, sizeof(cddp_tensor));
-    if (g->accumulate == NULL || g->parameters == NULL || g->sources == NULL) {
+    if (g->accumulate == NULL || g->parameters == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "graph over %zu parameters: out of memory", count);
         cd_graph_destroy(g);
         return status;
@@ -127,15 +126,10 @@ static cddp_status add_node(cd_graph *graph, cd_node node, cd_node **added, cddp
 }
 
 /* The leaf of a parameter is made once per tape, however often the parameter is used: its gradients meet there. */
-static cddp_status accumulation_node(cd_graph *graph, uint32_t parameter, const cddp_tensor *source, cd_node **node,
-                                     cddp_error *err)
+static cddp_status accumulation_node(cd_graph *graph, uint32_t parameter, cd_node **node, cddp_error *err)
 {
     if (graph->accumulate[parameter] == NULL) {
-        void *output = NULL;
-        CD_TRY(cd_graph_push(graph, sizeof(cddp_tensor), &output, err));
-        *(cddp_tensor *)output = *source;
-        cd_node leaf = {
-            .sequence = CD_SEQUENCE_ACCUMULATE, .parameter = parameter, .output_count = 1, .outputs = output};
+        cd_node leaf = {.sequence = CD_SEQUENCE_ACCUMULATE, .parameter = parameter, .output_count = 1};
         CD_TRY(add_node(graph, leaf, &graph->accumulate[parameter], err));
     }
     *node = graph->accumulate[parameter];
@@ -156,11 +150,10 @@ cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **v
         cb->forward_parameter != NULL ? cb->forward_parameter(cb->context, parameter) : &p->tensor;
     bool wants = p->requires_grad && graph->grad_enabled;
     cd_value *leaf = graph->parameters[parameter];
-    if (leaf == NULL || (leaf->node != NULL) != wants || !same_storage(&graph->sources[parameter], source)) {
+    if (leaf == NULL || (leaf->node != NULL) != wants || !same_storage(&leaf->tensor, source)) {
         CD_TRY(cd_graph_input(graph, source, &leaf, err));
-        if (wants) CD_TRY(accumulation_node(graph, parameter, source, &leaf->node, err));
+        if (wants) CD_TRY(accumulation_node(graph, parameter, &leaf->node, err));
         graph->parameters[parameter] = leaf;
-        graph->sources[parameter] = *source;
     }
     /* Every use has a cast of its own, as every use of autocast has. */
     if (source->dtype == CDDP_F16 || source->dtype == CDDP_BF16) return cd_cast(graph, leaf, CDDP_F32, value, err);
@@ -203,8 +196,10 @@ cddp_status cd_graph_record(cd_graph *graph, const cd_record *record, cddp_error
     node.edges = edges;
     for (uint32_t i = 0; i < record->input_count; i++)
         if (record->inputs[i] != NULL) node.edges[i] = (cd_edge){record->inputs[i]->node, record->inputs[i]->output};
-    CD_TRY(save_tensors(graph, record->inputs, record->input_count, &node.inputs, err));
-    CD_TRY(save_tensors(graph, record->outputs, record->output_count, &node.outputs, err));
+    if (cd_graph_computes(graph)) {
+        CD_TRY(save_tensors(graph, record->inputs, record->input_count, &node.inputs, err));
+        CD_TRY(save_tensors(graph, record->outputs, record->output_count, &node.outputs, err));
+    }
     cd_node *added = NULL;
     CD_TRY(add_node(graph, node, &added, err));
     for (uint32_t i = 0; i < record->output_count; i++) {
@@ -270,6 +265,5 @@ void cd_graph_destroy(cd_graph *graph)
     cd_release(graph->allocator, graph->nodes, graph->node_capacity * sizeof *graph->nodes);
     cd_release(graph->allocator, graph->accumulate, count * sizeof(cd_node *));
     cd_release(graph->allocator, graph->parameters, count * sizeof(cd_value *));
-    cd_release(graph->allocator, graph->sources, count * sizeof(cddp_tensor));
     cd_release(graph->allocator, graph, sizeof *graph);
 }

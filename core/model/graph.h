@@ -50,8 +50,8 @@ struct cd_node {
     uint32_t parameter; /* accumulation nodes */
     uint32_t edge_count, output_count;
     cd_edge *edges;       /* (edge_count) one per input */
-    cddp_tensor *inputs;  /* (edge_count) saved */
-    cddp_tensor *outputs; /* (output_count) saved */
+    cddp_tensor *inputs;  /* (edge_count) saved; NULL where the graph does not compute */
+    cddp_tensor *outputs; /* (output_count) saved; NULL where the graph does not compute */
     void *state;          /* what the op keeps between forward and backward, in the arena */
     bool released;        /* its saved tensors were freed by a backward without retain_graph */
     cd_segment *segment;  /* made inside a non-reentrant checkpoint: saved tensors come from recomputing */
@@ -89,7 +89,6 @@ struct cd_graph {
     size_t node_count, node_capacity;
     cd_node **accumulate;  /* (parameter_count) accumulation node of each parameter, or NULL */
     cd_value **parameters; /* (parameter_count) value of each parameter, or NULL */
-    cddp_tensor *sources;  /* (parameter_count) the tensors they were made from */
     uint64_t sequence;
     const struct cd_backward_options *backward; /* of the innermost backward that runs, or NULL */
     bool inside_grad;                           /* that backward is a cd_graph_grad */

@@ -210,6 +210,15 @@ cddp_status cd_module_add_buffer(cd_module *module, const cd_parameter_spec *spe
     return CDDP_OK;
 }
 
+cddp_status cd_module_get_extra(cd_module *module, uint32_t parameter, cd_parameter_extra **extra, cddp_error *err)
+{
+    cd_parameter *p = &module->parameters[parameter];
+    if (p->extra == NULL) p->extra = cd_allocate_zero(module->allocator, sizeof *p->extra);
+    if (p->extra == NULL) return cd_fail(err, CDDP_E_NOMEM, "gradient of \"%s\": out of memory", p->name);
+    *extra = p->extra;
+    return CDDP_OK;
+}
+
 int64_t cd_module_find_parameter(const cd_module *module, const char *name)
 {
     for (size_t i = 0; i < module->parameter_count; i++)
@@ -252,9 +261,12 @@ void cd_module_destroy(cd_module *module)
     for (size_t i = 0; i < module->parameter_count; i++) {
         cd_parameter *p = &module->parameters[i];
         cddp_grad_fini(&p->grad);
-        tensor_release(&p->addend);
-        tensor_release(&p->sparse_value);
-        tensor_release(&p->sparse_rows);
+        if (p->extra != NULL) {
+            tensor_release(&p->extra->addend);
+            tensor_release(&p->extra->sparse_value);
+            tensor_release(&p->extra->sparse_rows);
+            cd_release(module->allocator, p->extra, sizeof *p->extra);
+        }
         tensor_release(&p->tensor);
         cd_strfree(module->allocator, p->name);
     }

@@ -29,6 +29,12 @@ typedef struct cd_init {
     double bound;
 } cd_init;
 
+/* Storage of a gradient beyond its home, full-sized, made on first need and kept until destroy: the rows of a sparse
+** gradient, and the second operand of an accumulation on devices without arithmetic. */
+typedef struct cd_parameter_extra {
+    cddp_tensor sparse_value, sparse_rows, addend;
+} cd_parameter_extra;
+
 typedef struct cd_parameter {
     char *name; /* the first name under which it was registered; tied parameters count once (UNU-12) */
     cddp_tensor tensor;
@@ -36,9 +42,7 @@ typedef struct cd_parameter {
     bool requires_grad;
     bool expect_sparse;                   /* its gradient is CDDP_GRAD_SPARSE (INI-06) */
     uint64_t forward_cost, backward_cost; /* floating-point operations per sample that it takes part in */
-    /* Made on first need, kept until destroy, full-sized: the rows of a sparse gradient, and the second operand
-    ** of an accumulation on devices without arithmetic. */
-    cddp_tensor sparse_value, sparse_rows, addend;
+    cd_parameter_extra *extra;            /* NULL until needed */
 } cd_parameter;
 
 typedef struct cd_buffer {
@@ -94,6 +98,10 @@ cddp_status cd_module_add_alias(cd_module *module, const char *name, uint32_t pa
 /* Buffers use dtype, sizes and init of the spec. */
 cddp_status cd_module_add_buffer(cd_module *module, const cd_parameter_spec *spec, uint32_t *index,
                                  cddp_error *err) CDDP_MUST_CHECK;
+
+/* The parameter's extra, made when there is none; its tensors are the caller's to allocate. */
+cddp_status cd_module_get_extra(cd_module *module, uint32_t parameter, cd_parameter_extra **extra,
+                                cddp_error *err) CDDP_MUST_CHECK;
 
 int64_t cd_module_find_parameter(const cd_module *module, const char *name); /* aliases too; -1 */
 int64_t cd_module_find_buffer(const cd_module *module, const char *name);    /* -1 */

@@ -129,9 +129,9 @@ static cddp_status reshape_route(const cd_op_call *call, cddp_error *err)
 {
     (void)err;
     call->in_grads[0] = call->out_grads[0];
-    const cddp_tensor *x = &call->inputs[0];
     cddp_tensor *dx = &call->in_grads[0].value;
-    if (call->in_grads[0].kind == CDDP_GRAD_UNDEFINED) return CDDP_OK;
+    if (call->in_grads[0].kind == CDDP_GRAD_UNDEFINED || dx->storage == NULL) return CDDP_OK;
+    const cddp_tensor *x = &call->inputs[0];
     *dx = cddp_tensor_of(dx->device, dx->storage, dx->offset, dx->dtype, x->sizes, x->dim_count);
     return CDDP_OK;
 }

@@ -298,7 +298,7 @@ TEST(devices_without_numbers, ask_the_world_what_every_firing_contributes)
     assert_memory_equal(log.parameters, wanted, sizeof wanted);
     /* The first firing writes the slot itself, the second an addend that is then added to it. */
     assert_ptr_equal(log.targets[0], model->module->parameters[2].grad.value.storage);
-    assert_ptr_equal(log.targets[2], model->module->parameters[2].addend.storage);
+    assert_ptr_equal(log.targets[2], model->module->parameters[2].extra->addend.storage);
     assert_int_equal(model->module->parameters[0].grad.kind, CDDP_GRAD_DENSE);
     assert_int_equal(model->module->parameters[1].grad.kind, CDDP_GRAD_UNDEFINED);
     cd_graph_destroy(graph);
