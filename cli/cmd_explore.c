@@ -105,8 +105,11 @@ static void keep_failure(explore_command *c, const cddp_verdict *v, const cd_com
     if (c->failed++ != 0) return;
     c->failed_at = c->explorer.runs + 1;
     if (cd_compose_print_schedule(compose, c->schedule, sizeof c->schedule) >= sizeof c->schedule) c->schedule[0] = '\0';
+    snprintf(c->culprit, sizeof c->culprit, "%s", v->reason[0] != '\0' ? v->reason : v->summary);
+    for (size_t i = v->rank_count; i-- > 0;)
+        if (v->ranks[i].result.status != CDDP_OK)
+            snprintf(c->culprit, sizeof c->culprit, "rank %zu: %s", i, v->ranks[i].result.error.message);
     if (v->finding_count > 0) snprintf(c->culprit, sizeof c->culprit, "%s  %s", v->findings[0].check, v->findings[0].title);
-    else snprintf(c->culprit, sizeof c->culprit, "%s", v->reason[0] != '\0' ? v->reason : v->summary);
 }
 
 static cddp_status run_once(explore_command *c, const cd_chooser *chooser, cddp_error *err)

@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# laboratory.sh CDDP_VERIFY SCENARIOS: replay, explore and diff as a user calls them. Every claim prints its name;
+# the first that does not hold ends the script with what was seen.
+set -u
+verify=$1 scenarios=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 2
+
+fail() { printf 'FAILED: %s\n' "$claim" "$@" >&2; cat out err >&2; exit 1; }
+# expect EXIT COMMAND…: runs it, its output in out and err
+expect() {
+    local wanted=$1
+    shift
+    "$@" > out 2> err
+    local got=$?
+    [ "$got" -eq "$wanted" ] || fail "exit $got, wanted $wanted: $*"
+}
+says() { grep -qF -- "$1" out || fail "standard output lacks: $1"; }
+complains() { grep -qF -- "$1" err || fail "standard error lacks: $1"; }
+
+claim="a recorded run replays event by event"
+expect 0 "$verify" run "$scenarios/gan_unused_params.toml" --trace runs.db --quiet
+expect 0 "$verify" replay runs.db
+says "reproduced  run 1"
+says "all equal"
+
+claim="a run with a random schedule replays from its record"
+expect 0 "$verify" run "$scenarios/bucket_rebuild.toml" --set schedule.chooser=random --set schedule.ready=chosen --seed 5 --trace runs.db -q
+expect 0 "$verify" replay runs.db
+says "reproduced  run 2"
+expect 0 "$verify" replay runs.db --run 1
+says "reproduced  run 1"
+
+claim="a failing run replays too: what is reproduced is the failure"
+# The canary without what it expects: its finding is then a failure.
+sed '/^\[\[*expect/,$d' "$scenarios/canary/one_rank_drifts.toml" > failing.toml
+expect 1 "$verify" run failing.toml --trace failing.db -q
+expect 0 "$verify" replay failing.db
+says "recorded verdict: findings"
+
+claim="replay stops where it is asked to"
+expect 0 "$verify" replay runs.db --run 1 --until bucket_launch
+says "bucket_launch"
+expect 2 "$verify" replay runs.db --until no_such_event
+complains "neither an event number"
+
+claim="the stepper goes forwards and backwards from a script"
+printf 'n 3\nb 2\ngoto optimizer_step\np 1\nn\nw\nbucket 0\nnonsense\nq\n' > script
+expect 0 "$verify" replay runs.db --run 1 --step < script
+says "run_begin"
+says "optimizer_step optimizer=0"
+says "nobody waits"
+says "'nonsense' is no command"
+
+claim="a record that was changed by hand does not replay, and both sides are shown"
+cp runs.db edited.db
+sqlite3 edited.db "UPDATE event SET f0 = f0 + 1 WHERE id = (SELECT id FROM event ORDER BY id LIMIT 1 OFFSET 700)" || fail "cannot edit the store"
+expect 1 "$verify" replay edited.db --run 1
+says "not reproduced"
+says "recorded"
+says "now"
+
+claim="a scenario that no longer means the same is refused"
+cp runs.db other.db
+sqlite3 other.db "UPDATE run SET options = 'train.steps=3' WHERE id = 1" || fail "cannot edit the store"
+expect 2 "$verify" replay other.db --run 1
+complains "no longer means the same"
+
+claim="a corrupted choice string is refused with the place"
+expect 2 "$verify" replay "$scenarios/bucket_rebuild.toml" --schedule 's1:!!'
+expect 2 "$verify" replay "$scenarios/bucket_rebuild.toml" --schedule 'nonsense'
+
+claim="a store that is not there, or is none, gets one sentence"
+expect 2 "$verify" replay missing.db
+[ "$(wc -l < err)" -eq 1 ] || fail "not one line"
+echo "not a store" > none.db
+expect 2 "$verify" replay none.db
+[ "$(wc -l < err)" -eq 1 ] || fail "not one line"
+expect 2 "$verify" replay runs.db --run 77
+complains "no run 77"
+
+claim="exploration is deterministic: same seed, same words"
+for strategy in random pct; do
+    expect 0 "$verify" explore "$scenarios/bucket_rebuild.toml" --strategy $strategy --budget 20 --explore-seed 9
+    cp out first
+    expect 0 "$verify" explore "$scenarios/bucket_rebuild.toml" --strategy $strategy --budget 20 --explore-seed 9
+    cmp -s out first || fail "two runs differ"
+    says "20 schedules"
+done
+says "is met with a chance of at least 1 in"
+
+claim="exhaustive search ends by itself, and a bounded one says that it is bounded"
+cat > small.toml <<'TOML'
+schema = 1
+title = "two parameters on two ranks"
+[world]
+size = 2
+[model]
+name = "chain"
+options = "depth=1"
+[train]
+steps = 1
+TOML
+expect 0 "$verify" explore small.toml --strategy exhaustive
+says "8 schedules"
+says "exhaustive: every combination of choices was tried"
+expect 0 "$verify" explore small.toml --strategy exhaustive --choices 2
+says "4 schedules"
+says "bounded: every combination of the first 2 choices was tried, of up to 3"
+expect 4 "$verify" explore "$scenarios/divergent_gradient_order.toml" --strategy exhaustive --budget 5
+says "not exhaustive"
+
+claim="a schedule that fails is found, named, and replays"
+expect 1 "$verify" explore failing.toml --budget 5
+says "findings"
+says "I-PARAMEQ"
+line=$(sed -n 's/^  replay *cddp-verify //p' out)
+[ -n "$line" ] || fail "no replay line"
+eval "expect 1 \"$verify\" $line"
+says "I-PARAMEQ"
+
+claim="equal runs do not differ; runs with another seed differ in content, not in order"
+expect 0 "$verify" run "$scenarios/gan_unused_params.toml" --trace pair.db -q
+expect 0 "$verify" run "$scenarios/gan_unused_params.toml" --trace pair.db -q
+expect 0 "$verify" diff pair.db:1 pair.db:2
+says "no difference"
+expect 0 "$verify" run "$scenarios/gan_unused_params.toml" --seed 99 --trace pair.db -q
+expect 1 "$verify" diff pair.db:1 pair.db:3
+says "content"
+grep -q "^order" out && fail "an order that does not differ is reported"
+
+claim="other bucket sizes are a difference in order"
+expect 0 "$verify" run "$scenarios/bucket_rebuild.toml" --trace caps.db -q
+expect 0 "$verify" run "$scenarios/bucket_rebuild.toml" --set ddp.bucket_cap_mb=1 --trace caps.db -q
+expect 1 "$verify" diff caps.db:1 caps.db:2
+says "differ here"
+
+if "$verify" list backends | grep gloo | grep -qv absent; then
+    claim="a run on Gloo has the bits of the simulator"
+    for name in gan_unused_params divergent_gradient_order uneven_inputs_join fp16_compress static_graph; do
+        rm -f both.db
+        expect 0 "$verify" run "$scenarios/$name.toml" --trace both.db -q
+        expect 0 "$verify" run "$scenarios/$name.toml" --backend gloo --trace both.db -q
+        expect 0 "$verify" diff both.db:1 both.db:2
+        says "no difference"
+    done
+    claim="a run recorded on Gloo says why it is not replayed"
+    expect 3 "$verify" replay both.db --run 2
+    complains "recorded on backend gloo"
+fi
+echo "laboratory: all claims hold"
