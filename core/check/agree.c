@@ -21,11 +21,12 @@ void cd_agree_fini(cd_agree *agree)
 
 static void vote(cd_variant *v, const cddp_event *event)
 {
-    if (v->count++ == 0) {
+    /* The lowest rank is the witness, whatever the order in which ranks speak. */
+    if (v->count++ == 0 || event->rank < v->rank) {
         v->rank = event->rank;
         v->sequence = event->sequence;
     }
-    v->last = event->rank;
+    if (v->count == 1 || event->rank > v->last) v->last = event->rank;
     if (event->rank < 64) v->mask |= UINT64_C(1) << event->rank;
 }
 

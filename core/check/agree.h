@@ -21,8 +21,8 @@ typedef struct cd_variant {
     int64_t data[CD_STATEMENT_WORDS];
     uint64_t mask;     /* ranks 0…63 that said it */
     uint64_t sequence; /* of the witness's event */
-    uint32_t rank;     /* the witness: the first that said it */
-    uint32_t last;     /* the last that said it */
+    uint32_t rank;     /* the witness: the lowest that said it */
+    uint32_t last;     /* the highest that said it */
     uint32_t count;    /* how many said it */
     uint32_t next;     /* position + 1 in the overflow list; 0: none */
 } cd_variant;

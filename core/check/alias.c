@@ -18,7 +18,6 @@ typedef struct state {
     cd_layouts layouts;
     cd_table ends;  /* (rank, generation, bucket) → end of the last slot, its param */
     cd_ranks views; /* rank → 1 view mode is on */
-    cd_table told;  /* (rank, kind) → reported */
     uint64_t aliased;
 } state;
 
@@ -30,14 +29,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_layouts_init(&s->layouts, context->allocator);
     cd_table_init(&s->ends, context->allocator, 2 * sizeof(int64_t));
     cd_ranks_init(&s->views, context->allocator, sizeof(int64_t));
-    cd_table_init(&s->told, context->allocator, sizeof(int64_t));
     return CDDP_OK;
-}
-
-static bool tell_once(state *s, uint32_t rank, int64_t kind)
-{
-    int64_t *told = cd_table_add(&s->told, CD_KEY(rank, kind));
-    return told != NULL && (*told)++ == 0;
 }
 
 static void take_layout(state *s, const cddp_event *e)
@@ -46,7 +38,7 @@ static void take_layout(state *s, const cddp_event *e)
     int64_t *last = cd_table_add(&s->ends, CD_KEY(e->rank, l->generation, l->bucket));
     if (last == NULL) return;
     if (l->slot == 0) last[0] = 0; /* the layout is made anew: a rebuild, or a wrapper made again after a resume */
-    if (l->offset < last[0] && tell_once(s, e->rank, 0)) {
+    if (l->offset < last[0] && cd_scribe_is_first(&s->scribe, CD_KEY(0), e)) {
         cddp_finding f = cd_finding_at(&s->scribe, e);
         f.bucket = (int32_t)l->bucket;
         cd_finding_set_parameter(&s->scribe, &f, l->param);
@@ -54,7 +46,7 @@ static void take_layout(state *s, const cddp_event *e)
                f.parameter, (long long)l->bucket);
         CD_SAY(f.expected, "%s starts at element %lld or later", f.parameter, (long long)last[0]);
         CD_SAY(f.actual, "it starts at element %lld", (long long)l->offset);
-        cd_scribe_report(&s->scribe, &f);
+        cd_scribe_hold(&s->scribe, CD_KEY(0), &f);
     }
     if (l->offset + l->numel > last[0]) last[0] = l->offset + l->numel;
     last[1] = l->param;
@@ -72,7 +64,7 @@ static void take_final(state *s, const cddp_event *e)
     if (!g->is_view && view_mode != NULL && *view_mode) wrong = "is not a view of its bucket";
     else if (g->is_view && g->generation != newest) wrong = "is a view of a layout that is no longer in force";
     else if (g->is_view && (g->bucket != place->bucket || g->address != place->offset)) wrong = "lies in another parameter's slice";
-    if (wrong == NULL || !tell_once(s, e->rank, 1)) return;
+    if (wrong == NULL || !cd_scribe_is_first(&s->scribe, CD_KEY(1), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     f.bucket = (int32_t)place->bucket;
     cd_finding_set_parameter(&s->scribe, &f, g->param);
@@ -81,7 +73,7 @@ static void take_final(state *s, const cddp_event *e)
     if (g->is_view) CD_SAY(f.actual, "element %lld of bucket %lld, layout %lld", (long long)g->address, (long long)g->bucket, (long long)g->generation);
     else CD_SAY(f.actual, "storage of its own");
     CD_SAY(f.advice, "in view mode gradients must not be replaced between backward and step, and a rebuild must move their values (REB-08)");
-    cd_scribe_report(&s->scribe, &f);
+    cd_scribe_hold(&s->scribe, CD_KEY(1), &f);
 }
 
 static void event(void *self, const cddp_event *e)
@@ -107,7 +99,6 @@ static void end(void *self)
     cd_layouts_fini(&s->layouts);
     cd_table_fini(&s->ends);
     cd_ranks_fini(&s->views);
-    cd_table_fini(&s->told);
     cd_check_end(s);
 }
 

@@ -42,10 +42,14 @@ const cddp_check *cd_check_find(const char *name)
     return NULL;
 }
 
+/* Held per check until the findings are sorted; findings_per_check of them are kept. */
+#define FINDINGS_HELD_MAX 4096
+
 typedef struct seat {
     const cddp_check *check;
     void *self;
     cd_judge_exercise exercise;
+    uint32_t kept;
 } seat;
 
 struct cd_judge {
@@ -60,7 +64,7 @@ struct cd_judge {
     cddp_finding *findings; /* (finding_count) */
     uint16_t *causes;       /* (finding_count) seat of each */
     uint32_t *sorted;       /* (finding_count) after end */
-    size_t finding_count, finding_capacity, cause_capacity, sorted_count;
+    size_t finding_count, finding_capacity, cause_capacity, sorted_count, shown_count;
     uint32_t findings_per_check;
     uint32_t replica_seat; /* the first check that compares replicas after a step */
     bool out_of_memory, ended;
@@ -104,7 +108,7 @@ static void take_finding(void *reporter, const cddp_finding *finding)
 {
     cd_judge *j = reporter;
     seat *s = seat_of(j, finding->check);
-    if (s == NULL || s->exercise.findings++ >= j->findings_per_check) return;
+    if (s == NULL || s->exercise.findings++ >= FINDINGS_HELD_MAX) return;
     const cddp_allocator *a = &j->table;
     if (!cd_vec_grow(a, (void **)&j->findings, &j->finding_capacity, j->finding_count + 1, sizeof *j->findings)) return;
     if (!cd_vec_grow(a, (void **)&j->causes, &j->cause_capacity, j->finding_count + 1, sizeof *j->causes)) return;
@@ -247,7 +251,7 @@ static int compare_findings(const cd_judge *j, uint32_t a, uint32_t b)
     return order != 0 ? order : compare_u64(a, b);
 }
 
-/* Insertion sort: a verdict holds at most a few findings per check. */
+/* Insertion sort: findings are few, and come nearly in order. Then only the first ones of each check stay. */
 static void sort_findings(cd_judge *j)
 {
     for (size_t i = 0; i < j->finding_count; i++) {
@@ -255,6 +259,12 @@ static void sort_findings(cd_judge *j)
         for (; at > 0 && compare_findings(j, (uint32_t)i, j->sorted[at - 1]) < 0; at--) j->sorted[at] = j->sorted[at - 1];
         j->sorted[at] = (uint32_t)i;
     }
+    size_t stayed = 0;
+    for (size_t i = 0; i < j->finding_count; i++) {
+        seat *s = &j->seats[j->causes[j->sorted[i]]];
+        if (s->kept++ < j->findings_per_check) j->sorted[stayed++] = j->sorted[i];
+    }
+    j->shown_count = stayed;
 }
 
 cddp_status cd_judge_end(cd_judge *judge, cddp_error *err)
@@ -270,12 +280,12 @@ cddp_status cd_judge_end(cd_judge *judge, cddp_error *err)
 
 size_t cd_judge_finding_count(const cd_judge *judge)
 {
-    return judge->sorted_count;
+    return judge->shown_count;
 }
 
 const cddp_finding *cd_judge_get_finding(const cd_judge *judge, size_t index)
 {
-    CD_ASSERT(index < judge->sorted_count);
+    CD_ASSERT(index < judge->shown_count);
     return &judge->findings[judge->sorted[index]];
 }
 

@@ -49,7 +49,7 @@ typedef struct state {
     cd_ranks hashes;  /* of running_hash */
     cddp_event worst;    /* the earliest comparison of C4 */
     uint32_t local_step; /* the first step at which a local gradient was wrong */
-    bool has_worst, has_local, has_hook, told_input;
+    bool has_worst, has_local, has_hook;
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -90,15 +90,14 @@ static void check_input(state *s, const cddp_event *e)
     const recent *r = cd_table_find(&s->recents, CD_KEY(d->group, e->rank));
     if (r == NULL || d->input == 0) return;
     const recent_post *p = &r->posts[(uint64_t)d->sequence % RECENT_MAX];
-    if (p->sequence != d->sequence + 1 || p->digest == 0 || p->digest == d->input || s->told_input) return;
-    s->told_input = true;
+    if (p->sequence != d->sequence + 1 || p->digest == 0 || p->digest == d->input || !cd_scribe_is_first(&s->scribe, CD_KEY(3), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     CD_SAY(f.title, "rank %u: the input of collective #%lld of group '%s' changed while it ran", e->rank, (long long)d->sequence,
            cd_scribe_get_group(&s->scribe, d->group));
     CD_SAY(f.expected, "%016llx, as posted", (unsigned long long)p->digest);
     CD_SAY(f.actual, "%016llx, when it ended", (unsigned long long)d->input);
     CD_SAY(f.advice, "the backend used its input as scratch, or the program wrote to it before waiting");
-    cd_scribe_report(&s->scribe, &f);
+    cd_scribe_hold(&s->scribe, CD_KEY(3), &f);
 }
 
 static void take_done(state *s, const cddp_event *e)

@@ -24,7 +24,6 @@ typedef struct state {
     cd_table buckets;   /* (rank, bucket) → dtype + 1 of the newest layout */
     cd_table gradients; /* (rank, param) → dtype + 1 of the last local gradient */
     cd_table params;    /* param → dtype + 1 */
-    cd_table told;      /* (kind, id) → reported */
     uint64_t compared;
 } state;
 
@@ -37,7 +36,6 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->buckets, context->allocator, sizeof(int64_t));
     cd_table_init(&s->gradients, context->allocator, sizeof(int64_t));
     cd_table_init(&s->params, context->allocator, sizeof(int64_t));
-    cd_table_init(&s->told, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
@@ -52,8 +50,7 @@ typedef struct site {
 static void expect(state *s, const cddp_event *e, const site *x)
 {
     if (x->expected == x->actual) return;
-    int64_t *told = cd_table_add(&s->told, CD_KEY(x->kind, x->id));
-    if (told == NULL || (*told)++ != 0) return;
+    if (!cd_scribe_is_first(&s->scribe, CD_KEY(x->kind, x->id), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     f.bucket = (int32_t)x->bucket;
     cd_finding_set_parameter(&s->scribe, &f, x->param);
@@ -62,7 +59,7 @@ static void expect(state *s, const cddp_event *e, const site *x)
     CD_SAY(f.expected, "%s", cddp_dtype_name((cddp_dtype)x->expected));
     CD_SAY(f.actual, "%s", cddp_dtype_name((cddp_dtype)x->actual));
     CD_SAY(f.advice, "%s", x->advice);
-    cd_scribe_report(&s->scribe, &f);
+    cd_scribe_hold(&s->scribe, CD_KEY(x->kind, x->id), &f);
 }
 
 static void remember(cd_table *table, const cd_key *key, int64_t dtype)
@@ -172,7 +169,6 @@ static void end(void *self)
     cd_table_fini(&s->buckets);
     cd_table_fini(&s->gradients);
     cd_table_fini(&s->params);
-    cd_table_fini(&s->told);
     cd_check_end(s);
 }
 

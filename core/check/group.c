@@ -31,7 +31,6 @@ typedef struct state {
     cd_table seats;    /* (group, group_rank) → world rank + 1 */
     cd_ranks ranks;    /* of rank_facts */
     cd_table keys;     /* store key → key_facts */
-    cd_table told;     /* (kind, a, b) → reported */
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -44,14 +43,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->seats, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->keys, context->allocator, sizeof(key_facts));
-    cd_table_init(&s->told, context->allocator, sizeof(int64_t));
     return CDDP_OK;
-}
-
-static bool tell_once(state *s, const cd_key *key)
-{
-    int64_t *told = cd_table_add(&s->told, key);
-    return told != NULL && (*told)++ == 0;
 }
 
 static void take_group(state *s, const cddp_event *e)
@@ -83,7 +75,7 @@ static void take_ready(state *s, const cddp_event *e)
     bool divides = m->path == 0 || m->path == 1 || m->path == 3 || m->path == 5;
     if (g == NULL || !divides || m->factor == 0 || m->factor == g->members) return;
     if (r->has_joined && m->factor == r->active) return;
-    if (!tell_once(s, CD_KEY(1, e->step, e->rank))) return;
+    if (!cd_scribe_is_first(&s->scribe, CD_KEY(1), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     f.bucket = (int32_t)m->bucket;
     cd_finding_set_parameter(&s->scribe, &f, m->param);
@@ -91,7 +83,7 @@ static void take_ready(state *s, const cddp_event *e)
     CD_SAY(f.expected, "%lld, the size of group '%s'%s", (long long)g->members, g->name, r->has_joined ? ", or the ranks still active" : "");
     CD_SAY(f.actual, "%lld", (long long)m->factor);
     CD_SAY(f.advice, "the divide factor is the group's size, or the active ranks under join (GRD-01)");
-    cd_scribe_report(&s->scribe, &f);
+    cd_scribe_hold(&s->scribe, CD_KEY(1), &f);
 }
 
 static void take_key(state *s, const cddp_event *e)
@@ -102,7 +94,8 @@ static void take_key(state *s, const cddp_event *e)
     bool other_owner = k->written && facts->is_written && facts->rank != e->rank &&
                        (facts->value != k->value || facts->generation != k->generation);
     bool other_generation = !k->written && facts->is_written && facts->generation != k->generation;
-    if ((other_owner || other_generation) && tell_once(s, CD_KEY(2, (int64_t)cd_hash_text(e->text)))) {
+    const cd_key *key = CD_KEY(2, (int64_t)cd_hash_text(e->text));
+    if ((other_owner || other_generation) && cd_scribe_is_first(&s->scribe, key, e)) {
         cddp_finding f = cd_finding_at(&s->scribe, e);
         f.peer = (int32_t)facts->rank;
         cd_finding_add_event(&f, facts->rank, facts->sequence);
@@ -110,7 +103,7 @@ static void take_key(state *s, const cddp_event *e)
         CD_SAY(f.expected, "rank %u wrote generation %lld", facts->rank, (long long)facts->generation);
         CD_SAY(f.actual, "rank %u %s generation %lld", e->rank, k->written ? "wrote" : "read in", (long long)k->generation);
         CD_SAY(f.advice, "prefix rendezvous keys with the group's name and a generation");
-        cd_scribe_report(&s->scribe, &f);
+        cd_scribe_hold(&s->scribe, key, &f);
     }
     if (k->written) *facts = (key_facts){k->generation, k->value, e->sequence, e->rank, true};
 }
@@ -159,7 +152,6 @@ static void end(void *self)
     cd_table_fini(&s->seats);
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->keys);
-    cd_table_fini(&s->told);
     cd_check_end(s);
 }
 

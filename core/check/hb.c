@@ -54,7 +54,6 @@ typedef struct state {
     cd_ranks clocks;  /* of clocks */
     cd_table points;  /* (rank, point) → marked_point */
     cd_table regions; /* (rank, region) → region_history */
-    cd_table told;    /* (rank, bucket) → reported */
     uint64_t reused, ordered;
 } state;
 
@@ -69,7 +68,6 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->clocks, context->allocator, sizeof(clocks));
     cd_table_init(&s->points, context->allocator, sizeof(marked_point));
     cd_table_init(&s->regions, context->allocator, sizeof(region_history));
-    cd_table_init(&s->told, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
@@ -88,8 +86,7 @@ static void use_bucket(state *s, const cddp_event *e, const bucket_use *use)
         if (b->has_completed) s->reused++;
         return;
     }
-    int64_t *told = cd_table_add(&s->told, CD_KEY(e->rank, use->bucket));
-    if (told == NULL || (*told)++ != 0) return;
+    if (!cd_scribe_is_first(&s->scribe, CD_KEY(use->bucket), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     cd_finding_add_event(&f, e->rank, b->launch_sequence);
     f.bucket = (int32_t)use->bucket;
@@ -98,7 +95,7 @@ static void use_bucket(state *s, const cddp_event *e, const bucket_use *use)
     CD_SAY(f.expected, "after the bucket's reduction has completed");
     CD_SAY(f.actual, "between its launch (event %llu) and its completion", (unsigned long long)b->launch_sequence);
     CD_SAY(f.advice, "wait for the bucket (finalisation does) before its memory is used again; accumulate inside no_sync");
-    cd_scribe_report(&s->scribe, &f);
+    cd_scribe_hold(&s->scribe, CD_KEY(use->bucket), &f);
 }
 
 static void take_launch(state *s, const cddp_event *e)
@@ -242,7 +239,6 @@ static void end(void *self)
     cd_ranks_fini(&s->clocks);
     cd_table_fini(&s->points);
     cd_table_fini(&s->regions);
-    cd_table_fini(&s->told);
     cd_check_end(s);
 }
 

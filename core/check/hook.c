@@ -22,7 +22,7 @@ typedef struct rank_facts {
     int64_t group, bucket_count;
     int64_t generation;
     uint64_t calls, done;
-    bool is_wrapped, told;
+    bool is_wrapped;
 } rank_facts;
 
 typedef struct call {
@@ -36,7 +36,6 @@ typedef struct state {
     cd_ranks ranks;    /* of rank_facts */
     cd_table calls;    /* (rank, bucket) → call */
     cd_agree results;  /* (step, micro-step, bucket) → digest, dtype */
-    cd_table laws;     /* law text and bucket → reported */
     uint64_t completed;
 } state;
 
@@ -48,7 +47,6 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->calls, context->allocator, sizeof(call));
     cd_agree_init(&s->results, context->allocator);
-    cd_table_init(&s->laws, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
@@ -57,17 +55,16 @@ typedef struct breach {
     const char *title, *expected, *actual;
 } breach;
 
-static void report(state *s, const cddp_event *e, rank_facts *r, const breach *b)
+static void report(state *s, const cddp_event *e, const breach *b)
 {
-    if (r->told) return;
-    r->told = true;
+    if (!cd_scribe_is_first(&s->scribe, CD_KEY(0, b->bucket), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     f.bucket = (int32_t)b->bucket;
     CD_SAY(f.title, "rank %u: hook %s%s%s", e->rank, e->text != NULL ? e->text : "", e->text != NULL ? " " : "", b->title);
     CD_SAY(f.expected, "%s", b->expected);
     CD_SAY(f.actual, "%s", b->actual);
     CD_SAY(f.advice, "a hook is called once per bucket per synchronised backward, in bucket order (HOOK-04)");
-    cd_scribe_report(&s->scribe, &f);
+    cd_scribe_hold(&s->scribe, CD_KEY(0, b->bucket), &f);
 }
 
 static void take_call(state *s, const cddp_event *e, rank_facts *r)
@@ -79,18 +76,18 @@ static void take_call(state *s, const cddp_event *e, rank_facts *r)
     char expected[96], actual[96];
     CD_SAY(expected, "one call for bucket %lld between two finalisations", (long long)h->bucket);
     CD_SAY(actual, "another call at event %llu", (unsigned long long)e->sequence);
-    if (c->window == r->windows + 1) report(s, e, r, &(breach){h->bucket, "is called twice for one bucket", expected, actual});
+    if (c->window == r->windows + 1) report(s, e, &(breach){h->bucket, "is called twice for one bucket", expected, actual});
     CD_SAY(expected, "a bucket after %lld", (long long)(r->last_bucket - 1));
     CD_SAY(actual, "bucket %lld", (long long)h->bucket);
-    if (h->bucket + 1 < r->last_bucket) report(s, e, r, &(breach){h->bucket, "is called out of bucket order", expected, actual});
+    if (h->bucket + 1 < r->last_bucket) report(s, e, &(breach){h->bucket, "is called out of bucket order", expected, actual});
     bool is_last = h->bucket + 1 == r->bucket_count;
     CD_SAY(expected, "is_last %s: bucket %lld of %lld", is_last ? "set" : "not set", (long long)h->bucket, (long long)r->bucket_count);
     CD_SAY(actual, "is_last %s", h->is_last ? "set" : "not set");
     if (r->windows > 0 && r->bucket_count > 0 && is_last != (h->is_last != 0))
-        report(s, e, r, &(breach){h->bucket, "is told wrongly which bucket is last", expected, actual});
+        report(s, e, &(breach){h->bucket, "is told wrongly which bucket is last", expected, actual});
     CD_SAY(expected, "layout %lld", (long long)r->generation);
     CD_SAY(actual, "layout %lld", (long long)h->generation);
-    if (h->generation != r->generation) report(s, e, r, &(breach){h->bucket, "sees a layout that is not in force", expected, actual});
+    if (h->generation != r->generation) report(s, e, &(breach){h->bucket, "sees a layout that is not in force", expected, actual});
     *c = (call){r->windows + 1, true, e->sequence};
     r->last_bucket = h->bucket + 1;
 }
@@ -100,7 +97,7 @@ static void take_done(state *s, const cddp_event *e, rank_facts *r)
     const cddp_event_hook_done *h = &e->as.hook_done;
     call *c = cd_table_add(&s->calls, CD_KEY(e->rank, h->bucket));
     if (c == NULL) return;
-    if (!c->is_open) report(s, e, r, &(breach){h->bucket, "completes without having been called", "a call before", "no open call"});
+    if (!c->is_open) report(s, e, &(breach){h->bucket, "completes without having been called", "a call before", "no open call"});
     c->is_open = false;
     r->done++;
     s->completed++;
@@ -113,29 +110,27 @@ static void take_law(state *s, const cddp_event *e)
     const cddp_event_hook_law *l = &e->as.hook_law;
     double left = cd_f64_of(l->left), right = cd_f64_of(l->right), bound = cd_f64_of(l->bound);
     if (fabs(left - right) <= bound) return;
-    int64_t *told = cd_table_add(&s->laws, CD_KEY(l->bucket));
-    if (told == NULL || (*told)++ != 0) return;
+    if (!cd_scribe_is_first(&s->scribe, CD_KEY(1, l->bucket), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     f.bucket = (int32_t)l->bucket;
     CD_SAY(f.title, "rank %u: the hook breaks its law for bucket %lld: %s", e->rank, (long long)l->bucket, e->text != NULL ? e->text : "");
     CD_SAY(f.expected, "%.17g, within %.3g", right, bound);
     CD_SAY(f.actual, "%.17g", left);
     CD_SAY(f.advice, "state that is keyed by bucket index does not survive a rebuild; error feedback must remember what was not sent");
-    cd_scribe_report(&s->scribe, &f);
+    cd_scribe_hold(&s->scribe, CD_KEY(1, l->bucket), &f);
 }
 
 static void take_compare(state *s, const cddp_event *e)
 {
     const cddp_event_compare *c = &e->as.compare;
     if (c->link != CD_LINK_LAW || c->bad == 0) return;
-    int64_t *told = cd_table_add(&s->laws, CD_KEY(c->param, 1));
-    if (told == NULL || (*told)++ != 0) return;
+    if (!cd_scribe_is_first(&s->scribe, CD_KEY(2, c->param), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     cd_finding_set_parameter(&s->scribe, &f, c->param);
     CD_SAY(f.title, "rank %u: the hook's result for %s breaks its law: %s", e->rank, f.parameter, e->text != NULL ? e->text : "");
     CD_SAY(f.expected, "%.17g, within %.3g", cd_f64_of(c->expected), cd_f64_of(c->bound));
     CD_SAY(f.actual, "%.17g at element %lld", cd_f64_of(c->actual), (long long)c->element);
-    cd_scribe_report(&s->scribe, &f);
+    cd_scribe_hold(&s->scribe, CD_KEY(2, c->param), &f);
 }
 
 static void close_window(state *s, const cddp_event *e, rank_facts *r)
@@ -143,7 +138,7 @@ static void close_window(state *s, const cddp_event *e, rank_facts *r)
     for (int64_t b = 0; r->calls > r->done && b < r->bucket_count; b++) {
         const call *c = cd_table_find(&s->calls, CD_KEY(e->rank, b));
         if (c == NULL || !c->is_open) continue;
-        report(s, e, r, &(breach){b, "never completes for a bucket", "a result before finalisation", "none"});
+        report(s, e, &(breach){b, "never completes for a bucket", "a result before finalisation", "none"});
     }
     r->calls = r->done = 0;
     r->last_bucket = 0;
@@ -199,7 +194,6 @@ static void end(void *self)
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->calls);
     cd_agree_fini(&s->results);
-    cd_table_fini(&s->laws);
     cd_check_end(s);
 }
 

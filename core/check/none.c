@@ -20,7 +20,6 @@ typedef struct state {
     cd_table gradients; /* (rank, param) → presence */
     cd_agree touches;   /* (step, optimizer, param) → touched */
     uint64_t absent, compared;
-    bool told_touch;
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -47,8 +46,7 @@ static void take_touch(state *s, const cddp_event *e)
     cd_agree_push(&s->touches, &(cd_statement){.key = CD_KEY(e->step, t->optimizer, t->param), CD_SAYS(t->touched)}, e);
     if (!t->touched) s->absent++;
     const presence *p = cd_table_find(&s->gradients, CD_KEY(e->rank, t->param));
-    if (p == NULL || !p->is_known || !p->is_absent || !t->touched || s->told_touch) return;
-    s->told_touch = true;
+    if (p == NULL || !p->is_known || !p->is_absent || !t->touched || !cd_scribe_is_first(&s->scribe, CD_KEY(0), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     cd_finding_add_event(&f, e->rank, p->sequence);
     cd_finding_set_parameter(&s->scribe, &f, t->param);
@@ -56,7 +54,7 @@ static void take_touch(state *s, const cddp_event *e)
     CD_SAY(f.expected, "parameter and optimizer state untouched: its gradient is absent");
     CD_SAY(f.actual, "touched at step %u", e->step);
     CD_SAY(f.advice, "absent is not zero: with momentum or weight decay a zero gradient moves the parameter (UNU-05)");
-    cd_scribe_report(&s->scribe, &f);
+    cd_scribe_hold(&s->scribe, CD_KEY(0), &f);
 }
 
 static void event(void *self, const cddp_event *e)

@@ -54,7 +54,6 @@ typedef struct state {
     cd_ranks ranks;    /* of rank_facts */
     cd_table steps;    /* step → unreduced */
     cd_table steppers; /* (step, rank) → 1 */
-    cd_table told;     /* (kind, param or bucket) → reported */
     uint64_t consumed;
 } state;
 
@@ -70,14 +69,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->steps, context->allocator, sizeof(unreduced));
     cd_table_init(&s->steppers, context->allocator, sizeof(int64_t));
-    cd_table_init(&s->told, context->allocator, sizeof(int64_t));
     return CDDP_OK;
-}
-
-static bool tell_once(state *s, int64_t kind, int64_t id)
-{
-    int64_t *told = cd_table_add(&s->told, CD_KEY(kind, id));
-    return told != NULL && (*told)++ == 0;
 }
 
 /* O3. */
@@ -87,7 +79,7 @@ static void take_local(state *s, const cddp_event *e, const rank_facts *r)
     ledger *l = g->presence != 0 ? cd_table_add(&s->ledgers, CD_KEY(e->rank, g->param)) : NULL;
     if (l == NULL) return;
     bool may_fall = !l->has_local || l->zero_epoch != r->zero_epoch || l->last_step != e->step;
-    if (!may_fall && g->contributions <= l->contributions && tell_once(s, 3, g->param)) {
+    if (!may_fall && g->contributions <= l->contributions && cd_scribe_is_first(&s->scribe, CD_KEY(3, g->param), e)) {
         cddp_finding f = cd_finding_at(&s->scribe, e);
         cd_finding_add_event(&f, e->rank, l->local_sequence);
         cd_finding_set_parameter(&s->scribe, &f, g->param);
@@ -95,7 +87,7 @@ static void take_local(state *s, const cddp_event *e, const rank_facts *r)
         CD_SAY(f.expected, "%lld contributions after micro-step %u", (long long)l->contributions + 1, e->micro_step);
         CD_SAY(f.actual, "%lld: it was dropped in between, and not by the program", (long long)g->contributions);
         CD_SAY(f.advice, "only the program may drop gradients, at the boundary of a step; a boundary flag that is always true drops them every time");
-        cd_scribe_report(&s->scribe, &f);
+        cd_scribe_hold(&s->scribe, CD_KEY(3, g->param), &f);
     }
     if (l->pending++ == 0) {
         l->pending_step = e->step;
@@ -110,6 +102,8 @@ static void take_local(state *s, const cddp_event *e, const rank_facts *r)
 
 static void report_twice(state *s, const cddp_event *e, const char *what, const int64_t param_and_bucket[2])
 {
+    const cd_key *key = CD_KEY(param_and_bucket[0] >= 0 ? 1 : 2, param_and_bucket[0], param_and_bucket[1]);
+    if (!cd_scribe_is_first(&s->scribe, key, e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     f.bucket = (int32_t)param_and_bucket[1];
     cd_finding_set_parameter(&s->scribe, &f, param_and_bucket[0]);
@@ -117,7 +111,7 @@ static void report_twice(state *s, const cddp_event *e, const char *what, const 
     CD_SAY(f.expected, "once between two preparations of the reducer");
     CD_SAY(f.actual, "again at event %llu", (unsigned long long)e->sequence);
     CD_SAY(f.advice, "a parameter used outside forward, a re-entrant checkpoint, or wrong unused detection marks it twice (ERR-03)");
-    cd_scribe_report(&s->scribe, &f);
+    cd_scribe_hold(&s->scribe, key, &f);
 }
 
 /* O1. */
@@ -126,8 +120,7 @@ static void take_ready(state *s, const cddp_event *e, const rank_facts *r)
     const cddp_event_mark_ready *m = &e->as.mark_ready;
     ledger *l = cd_table_add(&s->ledgers, CD_KEY(e->rank, m->param));
     if (l == NULL) return;
-    if (l->ready_window == r->window + 1 && tell_once(s, 1, m->param))
-        report_twice(s, e, "is marked ready", (int64_t[]){m->param, m->bucket});
+    if (l->ready_window == r->window + 1) report_twice(s, e, "is marked ready", (int64_t[]){m->param, m->bucket});
     l->ready_window = r->window + 1;
 }
 
@@ -138,7 +131,7 @@ static void take_launch(state *s, const cddp_event *e, const rank_facts *r)
     if (x == NULL) return;
     char what[64];
     CD_SAY(what, "bucket %lld is launched", (long long)b->bucket);
-    if (x->launched_window == r->window + 1 && tell_once(s, 2, b->bucket)) report_twice(s, e, what, (int64_t[]){-1, b->bucket});
+    if (x->launched_window == r->window + 1) report_twice(s, e, what, (int64_t[]){-1, b->bucket});
     x->launched_window = r->window + 1;
     x->is_done = false;
 }
@@ -176,6 +169,7 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
     else if (straggler >= 0)
         CD_SAY(u->why, "bucket %lld was never launched: %s did not become ready", (long long)place->bucket, cd_scribe_get_parameter(&s->scribe, straggler));
     else if (!r->last_sync) CD_SAY(u->why, "the last forward ran inside no_sync, or outside the wrapper");
+    else if (launched && b->is_done) CD_SAY(u->why, "bucket %lld was reduced and its result not written back", (long long)place->bucket);
     else if (launched) CD_SAY(u->why, "bucket %lld had been launched and not been finalised", (long long)place->bucket);
     else CD_SAY(u->why, "no reduction was launched for it");
 }
@@ -188,7 +182,8 @@ static void take_touch(state *s, const cddp_event *e)
     if (l == NULL || !l->has_local) return;
     const cd_place *place = cd_layouts_find(&s->layouts, e->rank, t->param);
     const bucket_facts *b = place != NULL ? cd_table_find(&s->buckets, CD_KEY(e->rank, place->bucket)) : NULL;
-    bool in_backward = b != NULL && b->is_done && b->done_sequence > l->local_sequence && l->final_sequence < l->local_sequence;
+    const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
+    bool in_backward = r->is_prepared && b != NULL && b->is_done && b->done_sequence > l->local_sequence && l->final_sequence < l->local_sequence;
     if (l->pending == 0 || in_backward) {
         l->pending = 0;
         s->consumed++;
@@ -291,7 +286,6 @@ static void end(void *self)
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->steps);
     cd_table_fini(&s->steppers);
-    cd_table_fini(&s->told);
     cd_check_end(s);
 }
 

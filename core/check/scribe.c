@@ -12,6 +12,13 @@
 
 enum { NAME_VARIABLE, NAME_ORDINAL, NAME_BUFFER };
 
+typedef struct held_finding {
+    cddp_finding finding;
+    uint64_t mask;
+    uint32_t step, micro_step, rank;
+    bool is_known, is_made;
+} held_finding;
+
 cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spec *spec, void **self, cddp_error *err)
 {
     cd_scribe *scribe = cd_allocate_zero(context->allocator, spec->state_bytes);
@@ -21,6 +28,7 @@ cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spe
     scribe->state_bytes = spec->state_bytes;
     cd_table_init(&scribe->names, context->allocator, CD_SCRIBE_NAME_BYTES);
     cd_table_init(&scribe->groups, context->allocator, sizeof(cd_group_facts));
+    cd_table_init(&scribe->held, context->allocator, sizeof(held_finding));
     *self = scribe;
     return CDDP_OK;
 }
@@ -29,6 +37,12 @@ void cd_check_end(void *self)
 {
     cd_scribe *scribe = self;
     if (scribe == NULL) return;
+    for (size_t i = 0; i < scribe->held.count; i++) {
+        held_finding *h = cd_table_value(&scribe->held, i);
+        h->finding.ranks |= h->mask;
+        if (h->is_made) cd_scribe_report(scribe, &h->finding);
+    }
+    cd_table_fini(&scribe->held);
     cd_table_fini(&scribe->names);
     cd_table_fini(&scribe->groups);
     cd_release(scribe->context.allocator, scribe, scribe->state_bytes);
@@ -201,6 +215,34 @@ void cd_operation_print(const int64_t data[5], char *text, size_t text_bytes)
 void cd_scribe_report(cd_scribe *scribe, const cddp_finding *finding)
 {
     scribe->context.report(scribe->context.reporter, finding);
+}
+
+static bool precedes(const cddp_event *event, const held_finding *held)
+{
+    if (event->step != held->step) return event->step < held->step;
+    if (event->micro_step != held->micro_step) return event->micro_step < held->micro_step;
+    return event->rank < held->rank;
+}
+
+bool cd_scribe_is_first(cd_scribe *scribe, const cd_key *key, const cddp_event *event)
+{
+    held_finding *h = cd_table_add(&scribe->held, key);
+    if (h == NULL) return false;
+    if (event->rank < 64) h->mask |= UINT64_C(1) << event->rank;
+    if (h->is_known && !precedes(event, h)) return false;
+    h->is_known = true;
+    h->step = event->step;
+    h->micro_step = event->micro_step;
+    h->rank = event->rank;
+    return true;
+}
+
+void cd_scribe_hold(cd_scribe *scribe, const cd_key *key, const cddp_finding *finding)
+{
+    held_finding *h = cd_table_add(&scribe->held, key);
+    if (h == NULL) return;
+    h->finding = *finding;
+    h->is_made = true;
 }
 
 void cd_scribe_exercise(cd_scribe *scribe, const char *format, ...)

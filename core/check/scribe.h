@@ -25,6 +25,7 @@ typedef struct cd_scribe {
     const char *check;
     cd_table names;  /* (kind, id) → char[CD_SCRIBE_NAME_BYTES] */
     cd_table groups; /* id → cd_group_facts */
+    cd_table held;   /* a check's own key → the earliest finding under it, and all ranks it concerns */
     size_t state_bytes;
     uint32_t scratch_next;
     char scratch[CD_SCRIBE_SCRATCH][CD_SCRIBE_NAME_BYTES];
@@ -67,6 +68,11 @@ void cd_say(char *text, size_t text_bytes, const char *format, ...) CDDP_PRINTF(
 #define CD_SAY(array, ...) cd_say((array), sizeof(array), __VA_ARGS__)
 
 void cd_scribe_report(cd_scribe *scribe, const cddp_finding *finding);
+/* One finding per key, the earliest in (step, micro-step, rank), whatever the order in which events come; the ranks
+** of the others are added to its mask. is_first says whether a finding at this event would be the earliest so far;
+** then it is made and held. Held findings are reported by cd_check_end. */
+bool cd_scribe_is_first(cd_scribe *scribe, const cd_key *key, const cddp_event *event);
+void cd_scribe_hold(cd_scribe *scribe, const cd_key *key, const cddp_finding *finding);
 void cd_scribe_exercise(cd_scribe *scribe, const char *format, ...) CDDP_PRINTF(2, 3);
 
 /* The table of a check whose file defines begin, event, end and kinds. */

@@ -58,14 +58,14 @@ static void report_standing(state *s, const cddp_event *e, const use *before)
     CD_SAY(f.expected, "another state than at step %u micro-step %u", before->step, before->micro_step);
     CD_SAY(f.actual, "the same state %016llx again", (unsigned long long)e->as.seed.state);
     CD_SAY(f.advice, "a seed that is set again every step, or an epoch number that is never passed on, repeats the same draws");
-    cd_scribe_report(&s->scribe, &f);
+    cd_scribe_hold(&s->scribe, CD_KEY((int64_t)cd_hash_text(e->text), e->as.seed.stream, 1), &f);
 }
 
 static void take_distinct(state *s, const cddp_event *e, const cd_key *key)
 {
     owner *o = cd_table_add(&s->owners, key);
     if (o == NULL) return;
-    if (o->is_taken && o->rank != e->rank && tell_once(s, CD_KEY(key->part[0], key->part[1], 2))) {
+    if (o->is_taken && o->rank != e->rank && cd_scribe_is_first(&s->scribe, CD_KEY(key->part[0], key->part[1], 2), e)) {
         cddp_finding f = cd_finding_at(&s->scribe, e);
         f.peer = (int32_t)o->rank;
         if (o->rank < 64) f.ranks |= UINT64_C(1) << o->rank;
@@ -75,7 +75,7 @@ static void take_distinct(state *s, const cddp_event *e, const cd_key *key)
         CD_SAY(f.expected, "a state of its own on every rank");
         CD_SAY(f.actual, "state %016llx on both", (unsigned long long)e->as.seed.state);
         CD_SAY(f.advice, "mix the rank into the seed of this stream");
-        cd_scribe_report(&s->scribe, &f);
+        cd_scribe_hold(&s->scribe, CD_KEY(key->part[0], key->part[1], 2), &f);
     }
     if (!o->is_taken) *o = (owner){e->sequence, e->rank, true};
 }
@@ -96,7 +96,7 @@ static void event(void *self, const cddp_event *e)
     use *u = cd_table_add(&s->uses, CD_KEY(label, d->stream, e->rank));
     if (u == NULL) return;
     bool later = u->count > 0 && (u->step != e->step || u->micro_step != e->micro_step);
-    if (later && u->state == d->state && tell_once(s, CD_KEY(label, d->stream, 1))) report_standing(s, e, u);
+    if (later && u->state == d->state && cd_scribe_is_first(&s->scribe, CD_KEY(label, d->stream, 1), e)) report_standing(s, e, u);
     if (d->policy == 0)
         cd_agree_push(&s->shared, &(cd_statement){.key = CD_KEY(label, d->stream, u->count), CD_SAYS(d->state)}, e);
     else

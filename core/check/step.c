@@ -25,7 +25,7 @@ typedef struct state {
     cd_agree stops; /* step → stop */
     cd_ranks ranks; /* of rank_facts */
     cd_table told;  /* which field → reported */
-    bool has_joined, has_unordered, told_order;
+    bool has_joined, has_unordered;
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -44,14 +44,13 @@ static void check_order(state *s, const cddp_event *e)
 {
     const cddp_event_optimizer_step *o = &e->as.optimizer_step;
     double scale = cd_f64_of(o->loss_scale), clip = cd_f64_of(o->clip);
-    if (o->skipped || o->unscaled_before_clip || scale == 1 || clip == 1 || s->told_order) return;
-    s->told_order = true;
+    if (o->skipped || o->unscaled_before_clip || scale == 1 || clip == 1 || !cd_scribe_is_first(&s->scribe, CD_KEY(0), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     CD_SAY(f.title, "rank %u clips gradients that are still multiplied by the loss scale %g", e->rank, scale);
     CD_SAY(f.expected, "unscale, then clip");
     CD_SAY(f.actual, "clip coefficient %.9g applied before unscaling", clip);
     CD_SAY(f.advice, "the norm limit is meant for true gradients: unscale first");
-    cd_scribe_report(&s->scribe, &f);
+    cd_scribe_hold(&s->scribe, CD_KEY(0), &f);
 }
 
 static void take_step(state *s, const cddp_event *e, rank_facts *r)

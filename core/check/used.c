@@ -81,7 +81,7 @@ static void take_used_local(state *s, const cddp_event *e)
     sum->voters++;
     if (l->used == 0) s->unused++;
     else if (u->is_seen && (u->step != e->step || u->micro_step != e->micro_step)) s->earlier++;
-    if ((l->used != 0) == u->is_seen || !tell_once(s, 1, l->param)) return;
+    if ((l->used != 0) == u->is_seen || !cd_scribe_is_first(&s->scribe, CD_KEY(1, l->param), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     if (u->is_seen) cd_finding_add_event(&f, e->rank, u->sequence);
     cd_finding_set_parameter(&s->scribe, &f, l->param);
@@ -96,7 +96,7 @@ static void take_used_local(state *s, const cddp_event *e)
         CD_SAY(f.actual, "used");
         CD_SAY(f.advice, "reachable is not used: a hook that fires with an undefined gradient does not count (UNU-03)");
     }
-    cd_scribe_report(&s->scribe, &f);
+    cd_scribe_hold(&s->scribe, CD_KEY(1, l->param), &f);
 }
 
 /* U4. */
@@ -109,7 +109,7 @@ static void take_final(state *s, const cddp_event *e)
     if (g->globally_unused && u->local != 0) why = "it is used on this rank";
     else if (g->globally_unused && u->global > 0) why = "the reduced map says it is used";
     else if (!g->globally_unused && u->local == 0 && u->global == 0) why = "the reduced map says nobody used it";
-    if (why == NULL || !tell_once(s, 4, g->param)) return;
+    if (why == NULL || !cd_scribe_is_first(&s->scribe, CD_KEY(4, g->param), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     cd_finding_set_parameter(&s->scribe, &f, g->param);
     f.bucket = (int32_t)g->bucket;
@@ -117,7 +117,7 @@ static void take_final(state *s, const cddp_event *e)
     CD_SAY(f.expected, "local map %lld, reduced map %lld", (long long)u->local, (long long)u->global);
     CD_SAY(f.actual, "%s", g->globally_unused ? "its gradient was left untouched" : "its gradient was overwritten");
     CD_SAY(f.advice, "the reduced map decides once it is there; before that only a local use may (FIN-02)");
-    cd_scribe_report(&s->scribe, &f);
+    cd_scribe_hold(&s->scribe, CD_KEY(4, g->param), &f);
 }
 
 static void close_window(state *s, const cddp_event *e)
@@ -175,6 +175,7 @@ static void report_sum(state *s, size_t position)
     const cd_key *key = cd_table_key(&s->globals.entries, position);
     const cd_agree_entry *entry = cd_table_value(&s->globals.entries, position);
     const window_sum *sum = cd_table_find(&s->sums, key);
+    if (cd_table_find(&s->scribe.held, CD_KEY(1, key->part[2])) != NULL) return; /* a wrong local map explains a wrong sum */
     if (sum == NULL || entry->first.next != 0 || entry->first.data[0] == sum->used || !tell_once(s, 2, key->part[2])) return;
     cddp_event at = {.rank = UINT32_MAX, .step = entry->step, .micro_step = entry->micro_step};
     cddp_finding f = cd_finding_at(&s->scribe, &at);

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One corruption per function; each sees every event of the fixture on its way into the trace. */
+#include "tests/mutants/mutations.h"
+
+#include "core/base/hash.h"
+#include "core/trace/codes.h"
+#include "core/trace/tracer.h"
+
+#define ANY (-1)
+
+static bool at(const cddp_event *e, uint16_t kind, int64_t rank, int64_t step)
+{
+    return e->kind == kind && (rank == ANY || e->rank == (uint32_t)rank) && (step == ANY || e->step == (uint32_t)step);
+}
+
+static bool is_value(const cddp_event *e, const int64_t rank_step_what_moment_id[5])
+{
+    const int64_t *k = rank_step_what_moment_id;
+    const cddp_event_value *v = &e->as.value;
+    return at(e, CDDP_EV_value, k[0], k[1]) && v->what == k[2] && v->moment == k[3] && v->id == k[4];
+}
+#define IS_VALUE(e, ...) is_value((e), (const int64_t[5]){__VA_ARGS__})
+
+static void corrupt(int64_t *digest)
+{
+    *digest ^= 0x5555;
+}
+
+/* The oracle's comparison of a parameter fails. */
+static void fail_comparison(cddp_event *e, cd_shape shape, const char *words)
+{
+    e->as.compare.bad = 1;
+    e->as.compare.element = 0;
+    e->as.compare.shape = shape;
+    e->as.compare.expected = cd_f64_bits(3);
+    e->as.compare.actual = cd_f64_bits(1);
+    e->text = words;
+}
+
+static bool mutate_init_other_start(cddp_event *e)
+{
+    if (IS_VALUE(e, 1, ANY, 0, MOMENT_AFTER_INIT, FC1_WEIGHT)) corrupt(&e->as.value.digest);
+    return true;
+}
+
+static bool mutate_init_other_name(cddp_event *e)
+{
+    if (at(e, CDDP_EV_param, 2, ANY) && e->as.param.ordinal == FC2_BIAS) corrupt(&e->as.param.name);
+    return true;
+}
+
+static bool mutate_group_wrong_divisor(cddp_event *e)
+{
+    if (at(e, CDDP_EV_mark_ready, 2, ANY) && e->as.mark_ready.param == FC2_WEIGHT) e->as.mark_ready.factor = 2;
+    return true;
+}
+
+static bool mutate_group_other_members(cddp_event *e)
+{
+    if (at(e, CDDP_EV_group, 1, ANY)) corrupt(&e->as.group.members_digest);
+    return true;
+}
+
+static bool mutate_seed_shared_differs(cddp_event *e)
+{
+    if (at(e, CDDP_EV_seed, 1, ANY) && e->as.seed.stream == 2) corrupt(&e->as.seed.state);
+    return true;
+}
+
+static bool mutate_seed_distinct_equal(cddp_event *e)
+{
+    /* The digest that the fixture gives rank 1 at this place. */
+    uint64_t h = cd_hash_mix(cd_hash_mix(cd_hash_mix(cd_hash_text("dropout"), e->step), e->micro_step), 1);
+    if (at(e, CDDP_EV_seed, 2, ANY) && e->as.seed.stream == 1) e->as.seed.state = (int64_t)h;
+    return true;
+}
+
+static bool mutate_seed_stands_still(cddp_event *e)
+{
+    if (at(e, CDDP_EV_seed, 0, ANY) && e->as.seed.stream == 1) e->as.seed.state = 99;
+    return true;
+}
+
+static bool mutate_data_padded(cddp_event *e)
+{
+    if (at(e, CDDP_EV_sample, 2, 1) && e->micro_step == 1 && e->as.sample.sample % 2 == 0) e->as.sample.sample = 0;
+    return true;
+}
+
+static bool mutate_resume_hook_state_lost(cddp_event *e)
+{
+    if (IS_VALUE(e, 1, ANY, 4, MOMENT_RESUME, 0)) e->as.value.digest = 0;
+    return true;
+}
+
+static bool mutate_meta_no_sync_ignored(cddp_event *e)
+{
+    if (at(e, CDDP_EV_forward_begin, 1, 1) && e->micro_step == 0) e->as.forward_begin.sync = 1;
+    return true;
+}
+
+static bool mutate_meta_hook_does_not_compress(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_hook_done) e->as.hook_done.wire_bytes *= 2;
+    return true;
+}
+
+static bool mutate_meta_no_used_map(cddp_event *e)
+{
+    return e->kind != CDDP_EV_used_local && e->kind != CDDP_EV_used_global;
+}
+
+static bool mutate_life_works_left(cddp_event *e)
+{
+    if (at(e, CDDP_EV_group_close, 2, ANY)) e->as.group_close.outstanding = 2;
+    return true;
+}
+
+static bool mutate_life_used_after_release(cddp_event *e)
+{
+    if (at(e, CDDP_EV_memory, 1, ANY)) e->as.memory.released = 1;
+    return true;
+}
+
+static bool mutate_hb_no_wait(cddp_event *e)
+{
+    return !(at(e, CDDP_EV_order, 0, ANY) && e->as.order.waits);
+}
+
+static bool mutate_hb_late_write(cddp_event *e)
+{
+    return !(at(e, CDDP_EV_bucket_done, 1, 0) && e->as.bucket_done.bucket == 0);
+}
+
+static bool mutate_alias_wrong_slice(cddp_event *e)
+{
+    if (at(e, CDDP_EV_grad_final, 1, 1) && e->as.grad_final.param == FC1_BIAS) e->as.grad_final.address++;
+    return true;
+}
+
+static bool mutate_alias_no_view(cddp_event *e)
+{
+    if (at(e, CDDP_EV_grad_final, 2, 1) && e->as.grad_final.param == FC2_WEIGHT) e->as.grad_final.is_view = 0;
+    return true;
+}
+
+static bool mutate_content_other_content(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_launch, 1, 1) && e->as.bucket_launch.bucket == 1) corrupt(&e->as.bucket_launch.content);
+    return true;
+}
+
+static bool mutate_content_other_dtype(cddp_event *e)
+{
+    const cddp_event_bucket_layout *l = &e->as.bucket_layout;
+    if (at(e, CDDP_EV_bucket_layout, 2, ANY) && l->bucket == 1 && l->slot == 0) e->as.bucket_layout.dtype = CDDP_BF16;
+    return true;
+}
+
+static bool mutate_order_other_count(cddp_event *e)
+{
+    if (at(e, CDDP_EV_collective_post, 2, 0) && e->as.collective_post.sequence == 3) e->as.collective_post.numel = 4;
+    return true;
+}
+
+/* The last operation of the fixture is the 15th. */
+static bool mutate_order_posts_less(cddp_event *e)
+{
+    bool is_last = (e->kind == CDDP_EV_collective_post && e->as.collective_post.sequence == 14) ||
+                   (e->kind == CDDP_EV_collective_wait && e->as.collective_wait.sequence == 14) ||
+                   (e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 14);
+    return !(is_last && e->rank == 0);
+}
+
+static bool mutate_bufeq_reassigned(cddp_event *e)
+{
+    if (IS_VALUE(e, 1, 1, 1, MOMENT_FORWARD, 0) && e->micro_step == 0) corrupt(&e->as.value.digest);
+    return true;
+}
+
+static bool mutate_used_forgets_micro_step(cddp_event *e)
+{
+    if (at(e, CDDP_EV_used_local, 1, 1) && e->as.used_local.param == FC1_BIAS) e->as.used_local.used = 0;
+    return true;
+}
+
+static bool mutate_used_claims_undefined(cddp_event *e)
+{
+    if (at(e, CDDP_EV_used_local, 2, 0) && e->as.used_local.param == FC1_BIAS) e->as.used_local.used = 1;
+    return true;
+}
+
+static bool mutate_used_sum_is_wrong(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_used_global && e->as.used_global.param == FC1_BIAS) e->as.used_global.used = 3;
+    return true;
+}
+
+static bool mutate_used_writes_unused(cddp_event *e)
+{
+    if (!at(e, CDDP_EV_grad_final, 1, 1) || e->as.grad_final.param != HEAD_WEIGHT) return true;
+    e->as.grad_final.globally_unused = 0;
+    e->as.grad_final.presence = 2;
+    e->as.grad_final.is_view = 1;
+    e->as.grad_final.address = 8;
+    return true;
+}
+
+static bool mutate_dtype_wide_wire(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_collective_post && e->as.collective_post.bucket == 0) e->as.collective_post.dtype = CDDP_F32;
+    return true;
+}
+
+static bool mutate_dtype_accumulates_narrow(cddp_event *e)
+{
+    if (at(e, CDDP_EV_grad_local, 2, 0) && e->micro_step == 0 && e->as.grad_local.param == FC1_WEIGHT) e->as.grad_local.dtype = CDDP_BF16;
+    return true;
+}
+
+static bool mutate_hook_wrong_last(cddp_event *e)
+{
+    if (at(e, CDDP_EV_hook_call, 1, 1) && e->as.hook_call.bucket == 0) e->as.hook_call.is_last = 1;
+    return true;
+}
+
+static bool mutate_hook_breaks_law(cddp_event *e)
+{
+    if (at(e, CDDP_EV_hook_law, 2, 2) && e->as.hook_law.bucket == 1) e->as.hook_law.left = cd_f64_bits(1.01);
+    return true;
+}
+
+static bool mutate_hook_result_differs(cddp_event *e)
+{
+    if (at(e, CDDP_EV_hook_done, 1, 1) && e->as.hook_done.bucket == 1) corrupt(&e->as.hook_done.digest);
+    return true;
+}
+
+static bool mutate_range_overflow(cddp_event *e)
+{
+    if (at(e, CDDP_EV_grad_final, ANY, 1) && e->as.grad_final.param == FC2_WEIGHT) e->as.grad_final.nonfinite = 1;
+    return true;
+}
+
+static bool mutate_range_steps_on_nan(cddp_event *e)
+{
+    if (at(e, CDDP_EV_grad_local, 2, 1) && e->micro_step == 0 && e->as.grad_local.param == FC1_WEIGHT) e->as.grad_local.nonfinite = 1;
+    return true;
+}
+
+static bool mutate_coll_broadcast_corrupt(cddp_event *e)
+{
+    if (at(e, CDDP_EV_collective_done, 2, 0) && e->as.collective_done.sequence == 0) corrupt(&e->as.collective_done.digest);
+    return true;
+}
+
+static bool mutate_coll_input_is_scratch(cddp_event *e)
+{
+    if (at(e, CDDP_EV_collective_done, 1, 1) && e->as.collective_done.sequence == 6) corrupt(&e->as.collective_done.input);
+    return true;
+}
+
+static bool mutate_det_other_bits(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 14) corrupt(&e->as.collective_done.digest);
+    return true;
+}
+
+static bool mutate_once_not_reduced(cddp_event *e)
+{
+    return !(at(e, CDDP_EV_grad_final, ANY, 1) && e->as.grad_final.param == FC2_WEIGHT);
+}
+
+static bool mutate_once_ready_twice(cddp_event *e)
+{
+    if (at(e, CDDP_EV_mark_ready, 0, 1) && e->as.mark_ready.param == HEAD_WEIGHT) e->as.mark_ready.param = FC2_BIAS;
+    return true;
+}
+
+static bool mutate_once_accumulator_resets(cddp_event *e)
+{
+    if (at(e, CDDP_EV_grad_local, 1, 1) && e->micro_step == 1 && e->as.grad_local.param == FC1_WEIGHT) e->as.grad_local.contributions = 1;
+    return true;
+}
+
+static bool mutate_once_contribution_missing(cddp_event *e)
+{
+    if (at(e, CDDP_EV_compare, ANY, 1) && e->as.compare.link == CD_LINK_MATHEMATICS && e->as.compare.param <= FC1_BIAS)
+        fail_comparison(e, CD_SHAPE_MISSING, "missing micro-step 0 of all ranks");
+    return true;
+}
+
+static bool mutate_none_touches_absent(cddp_event *e)
+{
+    if (at(e, CDDP_EV_optimizer_touch, 1, 1) && e->as.optimizer_touch.param == HEAD_WEIGHT) e->as.optimizer_touch.touched = 1;
+    return true;
+}
+
+static bool mutate_none_presence_differs(cddp_event *e)
+{
+    if (at(e, CDDP_EV_compare, 0, 1) && e->as.compare.link == CD_LINK_PRESENCE && e->as.compare.param == HEAD_WEIGHT)
+        fail_comparison(e, CD_SHAPE_PRESENCE, "present, although no rank used it");
+    return true;
+}
+
+static bool mutate_scale_divided_twice(cddp_event *e)
+{
+    if (e->kind != CDDP_EV_compare || e->as.compare.link > CD_LINK_REDUCTION) return true;
+    fail_comparison(e, CD_SHAPE_RATIO, "ratio 1/3 on every element: divided twice");
+    e->as.compare.ratio = cd_f64_bits(1.0 / 3);
+    return true;
+}
+
+static bool mutate_ref_not_updated(cddp_event *e)
+{
+    if (at(e, CDDP_EV_compare, 1, 1) && e->as.compare.link == CD_LINK_UPDATE && e->as.compare.param == FC1_WEIGHT)
+        fail_comparison(e, CD_SHAPE_STALE, "the parameter was not updated");
+    return true;
+}
+
+static bool mutate_gradeq_one_differs(cddp_event *e)
+{
+    if (at(e, CDDP_EV_grad_final, 2, 1) && e->as.grad_final.param == FC2_BIAS) corrupt(&e->as.grad_final.digest);
+    return true;
+}
+
+static bool mutate_step_other_scale(cddp_event *e)
+{
+    if (at(e, CDDP_EV_optimizer_step, 1, ANY)) e->as.optimizer_step.loss_scale = cd_f64_bits(2);
+    return true;
+}
+
+static bool mutate_step_skips_alone(cddp_event *e)
+{
+    if (at(e, CDDP_EV_optimizer_step, 0, 2)) e->as.optimizer_step.skipped = 1;
+    return true;
+}
+
+static bool mutate_parameq_drifts(cddp_event *e)
+{
+    if (IS_VALUE(e, 1, 1, 0, MOMENT_AFTER_STEP, FC1_WEIGHT)) corrupt(&e->as.value.digest);
+    return true;
+}
+
+static bool mutate_parameq_state_drifts(cddp_event *e)
+{
+    if (IS_VALUE(e, 2, 2, 3, MOMENT_AFTER_STEP, FC2_BIAS)) corrupt(&e->as.value.digest);
+    return true;
+}
+
+static bool mutate_fail_reads_incomplete(cddp_event *e)
+{
+    if (at(e, CDDP_EV_collective_done, 1, 2) && e->as.collective_done.sequence == 12) e->as.collective_done.status = CDDP_E_ABORTED;
+    return true;
+}
+
+static bool mutate_fail_killed(cddp_event *e)
+{
+    if (!at(e, CDDP_EV_rank_end, 0, ANY)) return true;
+    e->as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = 1, .detail = 9};
+    return true;
+}
+
+static bool mutate_live_never_returns(cddp_event *e)
+{
+    if (at(e, CDDP_EV_rank_end, 2, ANY)) e->as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = 2};
+    return true;
+}
+
+/* Rank 1 fails before the last operation; the others wait for it until the world ends. */
+static bool mutate_live_waits_for_ended(cddp_event *e)
+{
+    bool is_post = e->kind == CDDP_EV_collective_post && e->as.collective_post.sequence == 14;
+    bool is_done = e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 14;
+    bool is_after = e->kind == CDDP_EV_group_close || e->kind == CDDP_EV_memory || (e->kind == CDDP_EV_stop && e->step == 2) ||
+                    (e->kind == CDDP_EV_value && e->as.value.moment == MOMENT_END);
+    bool is_wait = e->kind == CDDP_EV_collective_wait && e->as.collective_wait.sequence == 14;
+    if (e->kind == CDDP_EV_rank_end)
+        e->as.rank_end = e->rank == 1 ? (cddp_event_rank_end){.status = CDDP_E_IO} : (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = 2};
+    if (e->rank == 1 && (is_post || is_wait)) return false;
+    return !is_done && !(is_after && e->rank != UINT32_MAX && e->sequence > 100);
+}
+
+const trace_mutant trace_mutants[] = {
+#define TRACE_MUTANT(check, name, rank, peer, words, what) {#check, #name, rank, peer, words, what, mutate_##check##_##name},
+#include "tests/mutants/trace_mutants.def"
+#undef TRACE_MUTANT
+};
+const size_t trace_mutant_count = sizeof trace_mutants / sizeof trace_mutants[0];

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every check is shown to fire, first and with the right blame, and to stay silent on the clean twin. */
+#include "core/check/check.h"
+#include "core/check/scribe.h"
+#include "tests/mutants/mutations.h"
+#include "tests/support/test.h"
+
+#include <string.h>
+
+static const struct {
+    const char *file, *name;
+} checks[] = {
+#define CD_CHECK(file, name) {#file, name},
+#include "core/check/checks.def"
+#undef CD_CHECK
+};
+#define CHECK_COUNT (sizeof checks / sizeof checks[0])
+
+static const char *name_of(const char *file)
+{
+    for (size_t i = 0; i < CHECK_COUNT; i++)
+        if (strcmp(checks[i].file, file) == 0) return checks[i].name;
+    fail_msg("trace_mutants.def names %s, which is no check", file);
+    return NULL;
+}
+
+/* Writes and judges a trace; merged: through the sorted merge, else rank after rank as it was written. */
+static cd_judge *judge(fixture_edit_fn edit, bool merged)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_memory_sink trace;
+    cd_judge *j = NULL;
+    cd_memory_sink_init(&trace, NULL);
+    fixture_write(&trace, edit);
+    assert_ok(cd_judge_create(&(cd_judge_options){0}, &j, &err), &err);
+    if (merged) assert_ok(cd_judge_push_trace(j, &trace, &err), &err);
+    for (size_t i = 0; !merged && i < trace.count; i++) {
+        cddp_event event = cd_memory_sink_get(&trace, i);
+        cd_judge_get_sink(j)->event(cd_judge_get_sink(j)->self, &event);
+    }
+    assert_ok(cd_judge_end(j, &err), &err);
+    cd_memory_sink_fini(&trace);
+    return j;
+}
+
+static void print_findings(const cd_judge *j)
+{
+    for (size_t i = 0; i < cd_judge_finding_count(j); i++) {
+        const cddp_finding *f = cd_judge_get_finding(j, i);
+        print_message("  %s step %u rank %d peer %d: %s\n    expected %s\n    actual   %s\n", f->check, f->step, f->rank, f->peer, f->title,
+                      f->expected, f->actual);
+    }
+}
+
+TEST(trace_mutants, the_clean_twin_is_silent_and_exercises_every_check)
+{
+    (void)state;
+    for (int merged = 0; merged <= 1; merged++) {
+        cd_judge *j = judge(NULL, merged);
+        print_findings(j);
+        assert_int_equal(cd_judge_finding_count(j), 0);
+        assert_int_equal(cd_judge_exercise_count(j), CHECK_COUNT);
+        for (size_t i = 0; i < CHECK_COUNT; i++) {
+            cd_test_row("%s on the clean trace", cd_judge_get_exercise(j, i)->check);
+            if (cd_judge_get_exercise(j, i)->count == 0) print_error("%s was not exercised\n", cd_judge_get_exercise(j, i)->check);
+            assert_true(cd_judge_get_exercise(j, i)->count > 0);
+            assert_true(cd_judge_get_exercise(j, i)->how[0] != '\0');
+        }
+        cd_judge_destroy(j);
+    }
+}
+
+TEST(trace_mutants, each_planted_corruption_is_the_first_finding_with_the_right_blame)
+{
+    (void)state;
+    for (size_t i = 0; i < trace_mutant_count; i++) {
+        const trace_mutant *m = &trace_mutants[i];
+        cd_test_row("%s: %s (%s)", m->check_file, m->name, m->what);
+        cd_judge *j = judge(m->edit, true);
+        const cddp_finding *first = cd_judge_finding_count(j) > 0 ? cd_judge_get_finding(j, 0) : NULL;
+        bool right = first != NULL && strcmp(first->check, name_of(m->check_file)) == 0 && strstr(first->title, m->words) != NULL &&
+                     first->rank == m->rank && (m->peer < 0 || first->peer == m->peer);
+        if (!right) {
+            print_error("%s: %s (%s): wanted %s rank %d peer %d \"…%s…\"\n", m->check_file, m->name, m->what, name_of(m->check_file), m->rank,
+                        m->peer, m->words);
+            print_findings(j);
+        }
+        assert_true(right);
+        assert_true(first->event_count > 0 || first->rank < 0);
+        assert_true(first->expected[0] != '\0' && first->actual[0] != '\0');
+        cd_judge_destroy(j);
+    }
+}
+
+TEST(trace_mutants, findings_do_not_depend_on_how_ranks_interleave)
+{
+    (void)state;
+    for (size_t i = 0; i < trace_mutant_count; i++) {
+        cd_test_row("%s: %s", trace_mutants[i].check_file, trace_mutants[i].name);
+        cd_judge *merged = judge(trace_mutants[i].edit, true), *written = judge(trace_mutants[i].edit, false);
+        assert_int_equal(cd_judge_finding_count(merged), cd_judge_finding_count(written));
+        for (size_t k = 0; k < cd_judge_finding_count(merged); k++) {
+            const cddp_finding *a = cd_judge_get_finding(merged, k), *b = cd_judge_get_finding(written, k);
+            assert_string_equal(a->check, b->check);
+            assert_string_equal(a->title, b->title);
+            assert_int_equal(a->rank, b->rank);
+        }
+        cd_judge_destroy(merged);
+        cd_judge_destroy(written);
+    }
+}
+
+TEST(trace_mutants, every_check_has_a_row)
+{
+    (void)state;
+    for (size_t c = 0; c < CHECK_COUNT; c++) {
+        size_t rows = 0;
+        for (size_t i = 0; i < trace_mutant_count; i++) rows += strcmp(trace_mutants[i].check_file, checks[c].file) == 0;
+        cd_test_row("%s", checks[c].name);
+        assert_true(rows > 0);
+    }
+}
+
+TEST(trace_mutants, tables_and_rows_name_the_same_invariants)
+{
+    (void)state;
+    assert_int_equal(cd_check_count(), 27);
+    for (size_t c = 0; c < CHECK_COUNT; c++) {
+        const cddp_check *check = cd_check_get(c);
+        cd_test_row("%s", checks[c].name);
+        assert_string_equal(check->name, checks[c].name);
+        assert_ptr_equal(cd_check_find(checks[c].name), check);
+        assert_true(check->title[0] != '\0' && check->rule[0] != '\0' && check->kind_count > 0);
+    }
+}
+
+TEST_MAIN(ROW(trace_mutants, the_clean_twin_is_silent_and_exercises_every_check),
+          ROW(trace_mutants, each_planted_corruption_is_the_first_finding_with_the_right_blame),
+          ROW(trace_mutants, findings_do_not_depend_on_how_ranks_interleave), ROW(trace_mutants, every_check_has_a_row),
+          ROW(trace_mutants, tables_and_rows_name_the_same_invariants))
