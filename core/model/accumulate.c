@@ -131,28 +131,32 @@ static cddp_status make_once(cddp_tensor *tensor, const cddp_device *device, cdd
     return CDDP_OK;
 }
 
-/* Where no layer computes: what one firing contributes is written by the world, or is zero. */
-static cddp_status accumulate_fresh(cd_graph *graph, uint32_t parameter, cddp_error *err)
+/* What this firing contributes: the numbers of the tape, or what the world writes, or zero. */
+static cddp_status write_contribution(cd_graph *graph, uint32_t parameter, const cd_gradient *gradient,
+                                      const cddp_tensor *target, cddp_error *err)
+{
+    const cd_graph_callbacks *cb = &graph->callbacks;
+    size_t bytes = (size_t)cddp_tensor_numel(target) * cddp_dtype_bytes(target->dtype);
+    if (!cd_graph_computes(graph))
+        return cb->fresh != NULL ? cb->fresh(cb->context, parameter, target, err)
+                                 : target->device->fill(target, 0.0, NULL, err);
+    return bytes > 0 ? target->device->write(target, cd_tensor_data(&gradient->value), bytes, err) : CDDP_OK;
+}
+
+/* Where the slot's numbers are not the host's: into a new slot, or through a second operand of the device's sum. */
+static cddp_status accumulate_there(cd_graph *graph, uint32_t parameter, const cd_gradient *gradient, cddp_error *err)
 {
     cd_parameter *p = &graph->module->parameters[parameter];
-    const cd_graph_callbacks *cb = &graph->callbacks;
-    const cddp_tensor *t = &graph->parameters[parameter]->tensor, *target = NULL;
-    bool adds = p->grad.kind != CDDP_GRAD_UNDEFINED;
-    if (adds) {
-        cd_parameter_extra *extra = NULL;
-        CD_TRY(cd_module_get_extra(graph->module, parameter, &extra, err));
-        CD_TRY(make_once(&extra->addend, t->device, t->dtype, t->sizes, t->dim_count, err));
-        target = &extra->addend;
-    } else {
+    const cddp_tensor *t = cd_graph_source(graph, parameter);
+    if (p->grad.kind == CDDP_GRAD_UNDEFINED) {
         CD_TRY(cddp_grad_define(&p->grad, t, err));
-        target = &p->grad.value;
+        return write_contribution(graph, parameter, gradient, &p->grad.value, err);
     }
-    if (cb->fresh != NULL)
-        CD_TRY(cb->fresh(cb->context, parameter, target, err));
-    else
-        CD_TRY(t->device->fill(target, 0.0, NULL, err));
-    if (!adds) return CDDP_OK;
-    return t->device->reduce(CDDP_RED_SUM, &p->grad.value, target, NULL, err);
+    cd_parameter_extra *extra = NULL;
+    CD_TRY(cd_module_get_extra(graph->module, parameter, &extra, err));
+    CD_TRY(make_once(&extra->addend, t->device, t->dtype, t->sizes, t->dim_count, err));
+    CD_TRY(write_contribution(graph, parameter, gradient, &extra->addend, err));
+    return t->device->reduce(CDDP_RED_SUM, &p->grad.value, &extra->addend, NULL, err);
 }
 
 static cddp_status store_sparse(cd_graph *graph, uint32_t parameter, const cd_gradient *gradient, cddp_error *err)
@@ -191,7 +195,7 @@ static cddp_status accumulate_mixed(cd_graph *graph, uint32_t parameter, const c
     CD_TRY(cd_gradient_add(graph, &sum, gradient, err));
     if (sum.kind == CDDP_GRAD_SPARSE) return store_sparse(graph, parameter, &sum, err);
     cddp_grad_drop(slot);
-    CD_TRY(cddp_grad_define(slot, &graph->parameters[parameter]->tensor, err));
+    CD_TRY(cddp_grad_define(slot, cd_graph_source(graph, parameter), err));
     return slot->value.device->copy(&slot->value, &sum.value, NULL, err);
 }
 
@@ -199,14 +203,14 @@ cddp_status cd_grad_accumulate(cd_graph *graph, uint32_t parameter, const cd_gra
 {
     cddp_grad *slot = &graph->module->parameters[parameter].grad;
     cddp_status status = CDDP_OK;
-    if (!cd_graph_computes(graph)) {
-        status = accumulate_fresh(graph, parameter, err);
+    if (!cd_graph_computes(graph) || graph->staged != NULL) {
+        status = accumulate_there(graph, parameter, gradient, err);
     } else if (gradient->kind == CDDP_GRAD_SPARSE || slot->kind == CDDP_GRAD_SPARSE) {
         status = accumulate_mixed(graph, parameter, gradient, err);
     } else if (slot->kind == CDDP_GRAD_DENSE) {
         status = slot->value.device->reduce(CDDP_RED_SUM, &slot->value, &gradient->value, NULL, err);
     } else {
-        CD_TRY(cddp_grad_define(slot, &graph->parameters[parameter]->tensor, err));
+        CD_TRY(cddp_grad_define(slot, cd_graph_source(graph, parameter), err));
         status = slot->value.device->copy(&slot->value, &gradient->value, NULL, err);
         if (status != CDDP_OK) cddp_grad_drop(slot);
     }

@@ -121,7 +121,7 @@ static cddp_status ones_like(cd_graph *graph, const cddp_tensor *like, cd_gradie
     *gradient = (cd_gradient){.kind = CDDP_GRAD_DENSE};
     CD_TRY(cd_graph_tensor(graph, like->dtype, like->sizes, like->dim_count, &gradient->value, err));
     if (!cd_graph_computes(graph)) return CDDP_OK;
-    return graph->module->device->fill(&gradient->value, 1.0, NULL, err);
+    return graph->device->fill(&gradient->value, 1.0, NULL, err);
 }
 
 static cddp_status start_roots(run *r, cddp_error *err)

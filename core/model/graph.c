@@ -49,7 +49,10 @@ cddp_status cd_graph_create(cd_module *module, const cddp_allocator *allocator, 
     size_t count = module->parameter_count;
     g->accumulate = cd_allocate_array(allocator, count, sizeof(cd_node *));
     g->parameters = cd_allocate_array(allocator, count, sizeof(cd_value *));
-    if (g->accumulate == NULL || g->parameters == NULL) {
+    const bool is_staged = (module->device->flags & CDDP_DEVICE_VALUES) && !cd_device_is_direct(module->device);
+    g->device = is_staged ? cddp_device_cpu() : module->device;
+    if (is_staged) g->staged = cd_allocate_array(allocator, count, sizeof(cddp_tensor));
+    if (g->accumulate == NULL || g->parameters == NULL || (is_staged && g->staged == NULL)) {
         status = cd_fail(err, CDDP_E_NOMEM, "graph over %zu parameters: out of memory", count);
         cd_graph_destroy(g);
         return status;
@@ -77,7 +80,7 @@ void cd_graph_begin(cd_graph *graph)
     memset(graph->parameters, 0, graph->module->parameter_count * sizeof(cd_value *));
 }
 
-bool cd_graph_computes(const cd_graph *graph) { return (graph->module->device->flags & CDDP_DEVICE_HOST) != 0; }
+bool cd_graph_computes(const cd_graph *graph) { return (graph->device->flags & CDDP_DEVICE_HOST) != 0; }
 
 cddp_status cd_graph_push(cd_graph *graph, size_t bytes, void **memory, cddp_error *err)
 {
@@ -90,7 +93,7 @@ cddp_status cd_graph_push(cd_graph *graph, size_t bytes, void **memory, cddp_err
 cddp_status cd_graph_tensor(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count,
                             cddp_tensor *tensor, cddp_error *err)
 {
-    cddp_tensor t = cddp_tensor_of(graph->module->device, NULL, 0, dtype, sizes, dim_count);
+    cddp_tensor t = cddp_tensor_of(graph->device, NULL, 0, dtype, sizes, dim_count);
     if (cd_graph_computes(graph) || dtype == CDDP_I64)
         CD_TRY(cd_graph_push(graph, (size_t)cddp_tensor_numel(&t) * cddp_dtype_bytes(dtype), &t.storage, err));
     *tensor = t;
@@ -141,6 +144,34 @@ static bool same_storage(const cddp_tensor *a, const cddp_tensor *b)
     return a->storage == b->storage && a->offset == b->offset && a->dtype == b->dtype;
 }
 
+const cddp_tensor *cd_graph_source(const cd_graph *graph, uint32_t parameter)
+{
+    return graph->staged != NULL ? &graph->staged[parameter] : &graph->parameters[parameter]->tensor;
+}
+
+/* A copy of the parameter on the tape. */
+static cddp_status stage(cd_graph *graph, uint32_t parameter, const cddp_tensor *source, cddp_tensor *copy,
+                         cddp_error *err)
+{
+    CD_TRY(cd_graph_tensor(graph, source->dtype, source->sizes, source->dim_count, copy, err));
+    size_t bytes = (size_t)cddp_tensor_numel(copy) * cddp_dtype_bytes(copy->dtype);
+    if (bytes > 0) CD_TRY(source->device->read(source, copy->storage, bytes, err));
+    graph->staged[parameter] = *source;
+    return CDDP_OK;
+}
+
+static cddp_status make_leaf(cd_graph *graph, uint32_t parameter, const cddp_tensor *source, bool wants,
+                             cddp_error *err)
+{
+    cddp_tensor tensor = *source;
+    cd_value *leaf = NULL;
+    if (graph->staged != NULL) CD_TRY(stage(graph, parameter, source, &tensor, err));
+    CD_TRY(cd_graph_input(graph, &tensor, &leaf, err));
+    if (wants) CD_TRY(accumulation_node(graph, parameter, &leaf->node, err));
+    graph->parameters[parameter] = leaf;
+    return CDDP_OK;
+}
+
 cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **value, cddp_error *err)
 {
     CD_ASSERT(parameter < graph->module->parameter_count);
@@ -148,16 +179,14 @@ cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **v
     const cd_graph_callbacks *cb = &graph->callbacks;
     const cddp_tensor *source =
         cb->forward_parameter != NULL ? cb->forward_parameter(cb->context, parameter) : &p->tensor;
+    const cd_value *leaf = graph->parameters[parameter];
     bool wants = p->requires_grad && graph->grad_enabled;
-    cd_value *leaf = graph->parameters[parameter];
-    if (leaf == NULL || (leaf->node != NULL) != wants || !same_storage(&leaf->tensor, source)) {
-        CD_TRY(cd_graph_input(graph, source, &leaf, err));
-        if (wants) CD_TRY(accumulation_node(graph, parameter, &leaf->node, err));
-        graph->parameters[parameter] = leaf;
-    }
+    if (leaf == NULL || (leaf->node != NULL) != wants || !same_storage(cd_graph_source(graph, parameter), source))
+        CD_TRY(make_leaf(graph, parameter, source, wants, err));
     /* Every use has a cast of its own, as every use of autocast has. */
-    if (source->dtype == CDDP_F16 || source->dtype == CDDP_BF16) return cd_cast(graph, leaf, CDDP_F32, value, err);
-    *value = leaf;
+    if (source->dtype == CDDP_F16 || source->dtype == CDDP_BF16)
+        return cd_cast(graph, graph->parameters[parameter], CDDP_F32, value, err);
+    *value = graph->parameters[parameter];
     return CDDP_OK;
 }
 
@@ -265,5 +294,6 @@ void cd_graph_destroy(cd_graph *graph)
     cd_release(graph->allocator, graph->nodes, graph->node_capacity * sizeof *graph->nodes);
     cd_release(graph->allocator, graph->accumulate, count * sizeof(cd_node *));
     cd_release(graph->allocator, graph->parameters, count * sizeof(cd_value *));
+    cd_release(graph->allocator, graph->staged, count * sizeof(cddp_tensor));
     cd_release(graph->allocator, graph, sizeof *graph);
 }

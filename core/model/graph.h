@@ -6,8 +6,9 @@
 ** (AccumulateGrad in PyTorch). Everything lives in one arena that cd_graph_begin rewinds, so a steady
 ** iteration allocates nothing.
 **
-** On devices without host values (symbol, shape) the graph has the same nodes and edges and no arithmetic:
-** values have sizes and no storage.
+** On devices without values (symbol, shape) the graph has the same nodes and edges and no arithmetic: values have
+** sizes and no storage. On devices whose values the host cannot touch at once the tape holds copies: a parameter is
+** read when it is first used, its gradient is written when it is accumulated.
 **
 ** Lifetime   create → (begin → forward → backward)* → destroy. Values and nodes are borrowed until the next
 **            begin. The module outlives the graph.
@@ -81,6 +82,7 @@ typedef struct cd_graph_callbacks {
 
 struct cd_graph {
     cd_module *module;
+    const cddp_device *device; /* of values on the tape: the module's, or cpu when it is staged */
     const cddp_allocator *allocator;
     cd_arena arena;
     cddp_allocator scratch; /* allocates from the arena; whoever uses it rewinds to a mark */
@@ -89,6 +91,7 @@ struct cd_graph {
     size_t node_count, node_capacity;
     cd_node **accumulate;  /* (parameter_count) accumulation node of each parameter, or NULL */
     cd_value **parameters; /* (parameter_count) value of each parameter, or NULL */
+    cddp_tensor *staged;   /* (parameter_count) what each value is a copy of; NULL when the tape needs no copies */
     uint64_t sequence;
     const struct cd_backward_options *backward; /* of the innermost backward that runs, or NULL */
     bool inside_grad;                           /* that backward is a cd_graph_grad */
@@ -103,7 +106,7 @@ cddp_status cd_graph_create(cd_module *module, const cddp_allocator *allocator, 
 void cd_graph_set_callbacks(cd_graph *graph, const cd_graph_callbacks *callbacks); /* copies; NULL: none */
 /* A new tape. Several forwards may follow before a backward (FWD-08): begin only when the old tape is over. */
 void cd_graph_begin(cd_graph *graph);
-/* True where layers compute numbers (host devices). */
+/* True where layers compute numbers. */
 bool cd_graph_computes(const cd_graph *graph);
 
 /* Zeroed memory until the next begin. */
@@ -119,6 +122,9 @@ cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **v
 /* The same value without history. */
 cddp_status cd_graph_detach(cd_graph *graph, const cd_value *value, cd_value **detached,
                             cddp_error *err) CDDP_MUST_CHECK;
+
+/* The tensor behind a parameter's value on this tape: what its gradient is laid out like. */
+const cddp_tensor *cd_graph_source(const cd_graph *graph, uint32_t parameter);
 
 typedef struct cd_record {
     const cd_op *op;

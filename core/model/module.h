@@ -83,6 +83,14 @@ typedef struct cd_parameter_spec {
     uint64_t forward_cost, backward_cost; /* 0: 2 and 4 per element */
 } cd_parameter_spec;
 
+/* True when layers may read and write this device's storage at once, from the host. On a device that has values but
+** keeps them elsewhere or works later (a GPU, a stream), the graph computes on copies. */
+static inline bool cd_device_is_direct(const cddp_device *device)
+{
+    const uint32_t needed = CDDP_DEVICE_VALUES | CDDP_DEVICE_HOST;
+    return (device->flags & (needed | CDDP_DEVICE_ASYNC)) == needed;
+}
+
 /* Allocator and device are borrowed until destroy. */
 cddp_status cd_module_create(const cddp_allocator *allocator, const cddp_device *device, const cd_prng *prng,
                              cd_module **module, cddp_error *err) CDDP_MUST_CHECK;

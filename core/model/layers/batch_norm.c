@@ -21,9 +21,26 @@ typedef struct batch_norm_state {
     double *mean, *spread, *inverse; /* (channels) spread: Σ(x-mean)² */
 } batch_norm_state;
 
-static void *buffer_data(const batch_norm_state *s, uint32_t buffer)
+/* The running statistics where kernels can reach them: the buffers themselves, or copies on the tape. */
+static cddp_status open_buffer(const cd_op_call *c, const batch_norm_state *s, uint32_t buffer, void *data,
+                               cddp_error *err)
 {
-    return cd_tensor_data(&s->module->buffers[buffer].tensor);
+    const cddp_tensor *t = &s->module->buffers[buffer].tensor;
+    cddp_tensor copy = *t;
+    if (!cd_device_is_direct(t->device)) {
+        CD_TRY(cd_graph_tensor(c->graph, t->dtype, t->sizes, t->dim_count, &copy, err));
+        size_t bytes = (size_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype);
+        CD_TRY(t->device->read(t, copy.storage, bytes, err));
+    }
+    *(void **)data = cd_tensor_data(&copy);
+    return CDDP_OK;
+}
+
+static cddp_status close_buffer(const batch_norm_state *s, uint32_t buffer, const void *data, cddp_error *err)
+{
+    const cddp_tensor *t = &s->module->buffers[buffer].tensor;
+    if (cd_device_is_direct(t->device)) return CDDP_OK;
+    return t->device->write(t, data, (size_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype), err);
 }
 
 static bool is_shared(const cd_graph *graph, const batch_norm_state *s)

@@ -22,25 +22,34 @@ static void K(local_moments)(const cd_op_call *c, batch_norm_state *s)
 }
 
 /* running = (1 - momentum)·running + momentum·batch; the variance is the unbiased one. */
-static void K(move_running)(const batch_norm_state *s)
+static cddp_status K(move_running)(const cd_op_call *c, const batch_norm_state *s, cddp_error *err)
 {
-    REAL *mean = buffer_data(s, s->norm.running_mean), *var = buffer_data(s, s->norm.running_var);
-    int64_t *batches = buffer_data(s, s->norm.num_batches_tracked);
-    double keep = 1 - s->norm.momentum;
+    REAL *mean = NULL, *var = NULL;
+    int64_t *batches = NULL;
+    const double keep = 1 - s->norm.momentum;
+    CD_TRY(open_buffer(c, s, s->norm.running_mean, &mean, err));
+    CD_TRY(open_buffer(c, s, s->norm.running_var, &var, err));
+    CD_TRY(open_buffer(c, s, s->norm.num_batches_tracked, &batches, err));
     for (int64_t k = 0; k < s->channels; k++) {
         mean[k] = (REAL)(keep * (double)mean[k] + s->norm.momentum * s->mean[k]);
         var[k] = (REAL)(keep * (double)var[k] + s->norm.momentum * (s->spread[k] / (s->count - 1)));
     }
     ++*batches;
+    CD_TRY(close_buffer(s, s->norm.running_mean, mean, err));
+    CD_TRY(close_buffer(s, s->norm.running_var, var, err));
+    return close_buffer(s, s->norm.num_batches_tracked, batches, err);
 }
 
-static void K(take_running)(batch_norm_state *s)
+static cddp_status K(take_running)(const cd_op_call *c, batch_norm_state *s, cddp_error *err)
 {
-    const REAL *mean = buffer_data(s, s->norm.running_mean), *var = buffer_data(s, s->norm.running_var);
+    REAL *mean = NULL, *var = NULL;
+    CD_TRY(open_buffer(c, s, s->norm.running_mean, &mean, err));
+    CD_TRY(open_buffer(c, s, s->norm.running_var, &var, err));
     for (int64_t k = 0; k < s->channels; k++) {
         s->mean[k] = (double)mean[k];
         s->inverse[k] = 1 / sqrt((double)var[k] + s->norm.eps);
     }
+    return CDDP_OK;
 }
 
 static cddp_status K(batch_norm_forward)(const cd_op_call *c, cddp_error *err)
@@ -49,9 +58,9 @@ static cddp_status K(batch_norm_forward)(const cd_op_call *c, cddp_error *err)
     if (s->training) {
         K(local_moments)(c, s);
         CD_TRY(combine_moments(c, s, err));
-        K(move_running)(s);
+        CD_TRY(K(move_running)(c, s, err));
     } else {
-        K(take_running)(s);
+        CD_TRY(K(take_running)(c, s, err));
     }
     const REAL *x = cd_tensor_data(&c->inputs[0]), *w = cd_tensor_data(&c->inputs[1]),
                *b = cd_tensor_data(&c->inputs[2]);

@@ -56,7 +56,7 @@ cddp_status cd_embedding_layer(cd_graph *graph, cd_value *table, const cd_embedd
         return cd_fail(err, CDDP_E_ARG, "embedding: table %s does not fit %s indices %s",
                        cd_tensor_print_sizes(t, left, sizeof left), cddp_dtype_name(ids->dtype),
                        cd_tensor_print_sizes(ids, right, sizeof right));
-    if (embedding->sparse && !cd_graph_computes(graph))
+    if (embedding->sparse && !cd_device_is_direct(graph->module->device))
         return cd_fail(err, CDDP_E_UNSUPPORTED, "embedding: device %s has no sparse gradients",
                        graph->module->device->name);
     void *state = NULL;
