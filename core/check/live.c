@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-LIVE: no rank waits forever. When one does, the chain of who waits for whom is followed to its root or its cycle.
 **
-** Judged from   group (members), collective_post, collective_wait, collective_done and rank_end: a rank that hung, or
-**               whose wait timed out, waits for the members of that group that have not posted the operation.
+** Judged from   group (members), collective_post, collective_wait, collective_done and rank_end: a rank that hung, whose
+**               wait timed out, or whose wait failed because a peer had returned without it, waits for the members of
+**               that group that have not posted the operation.
 ** Exercised     a wait of at least two ranks was followed and every rank's end is known.
 ** Blame         the rank at the root of the chain, with what it did instead; in a cycle all ranks on it.
 ** Limits        a time-out that a planted fault explains belongs to I-FAIL. A rank that waits outside a collective
@@ -20,7 +21,7 @@ typedef struct rank_facts {
     uint64_t wait_sequence, end_sequence;
     uint32_t step, micro_step; /* of its last event */
     int64_t end, status;
-    bool is_waiting, has_ended, has_timed_out, is_struck, is_known;
+    bool is_waiting, has_ended, has_given_up, has_timed_out, is_struck, is_known;
 } rank_facts;
 
 typedef struct operation {
@@ -60,12 +61,13 @@ static void take_done(state *s, const cddp_event *e, rank_facts *r)
 {
     const cddp_event_collective_done *d = &e->as.collective_done;
     bool awaited = r->is_waiting && r->waiting_group == d->group && r->waiting_sequence == d->sequence;
-    if (d->status == CDDP_E_TIMEOUT) {
-        r->has_timed_out = true;
+    if (d->status != CDDP_OK && d->status != CDDP_E_ABORTED) {
+        r->has_given_up = true;
+        r->has_timed_out = d->status == CDDP_E_TIMEOUT;
         r->waiting_group = d->group;
         r->waiting_sequence = d->sequence;
         r->wait_sequence = e->sequence;
-    } else if (awaited && !r->has_timed_out) {
+    } else if (awaited && !r->has_given_up) {
         r->is_waiting = false;
         if (d->status == CDDP_OK) s->waits++;
     }
@@ -73,7 +75,7 @@ static void take_done(state *s, const cddp_event *e, rank_facts *r)
 
 static void take_wait(const cddp_event *e, rank_facts *r)
 {
-    if (r->has_timed_out) return;
+    if (r->has_given_up) return;
     r->is_waiting = true;
     r->waiting_group = e->as.collective_wait.group;
     r->waiting_sequence = e->as.collective_wait.sequence;
@@ -118,13 +120,13 @@ static void event(void *self, const cddp_event *e)
 
 static bool is_stuck(const rank_facts *r)
 {
-    return r->is_known && (r->end == 2 || r->has_timed_out);
+    return r->is_known && (r->end == 2 || r->has_given_up);
 }
 
 /* The first member of the group that has not posted the operation that `rank` waits for; -1 when there is none. */
 static int64_t missing_for(const state *s, const rank_facts *r)
 {
-    if (!r->is_waiting && !r->has_timed_out) return -1;
+    if (!r->is_waiting && !r->has_given_up) return -1;
     int64_t missing = -1;
     for (size_t i = 0; i < s->members.count; i++) {
         const cd_key *key = cd_table_key(&s->members, i);
@@ -215,7 +217,10 @@ static void report(state *s, uint32_t rank)
     chain c = follow(s, rank);
     const rank_facts *root = cd_ranks_find(&s->ranks, c.root);
     bool hung = r->end == 2;
-    if (!hung && (s->has_fault || root == NULL)) return;
+    /* A transport that notices that a peer has gone ends the wait with a failure of its own; had the peer stayed, the
+    ** wait would have lasted for ever. */
+    bool left = root != NULL && c.length > 1 && root->has_ended && root->end == 0 && root->status == CDDP_OK;
+    if (!hung && (s->has_fault || root == NULL || !(r->has_timed_out || left))) return;
     cddp_event at = {.rank = rank, .step = r->step, .micro_step = r->micro_step, .sequence = r->wait_sequence};
     cddp_finding f = cd_finding_at(&s->scribe, &at);
     if (c.is_cycle) {
