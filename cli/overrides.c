@@ -65,18 +65,24 @@ static void push_shell(cd_text *text, const char *word, size_t length)
     cd_text_push(text, "'");
 }
 
-void cd_overrides_print(cd_text *text, const char *source, const char *lines, const cd_args *plugins)
+static void push_option(cd_text *text, const char *name, const char *value, size_t length)
+{
+    cd_text_printf(text, " --%s ", name);
+    push_shell(text, value, length);
+}
+
+void cd_command_line_print(cd_text *text, const cd_command_line *line)
 {
     const char *plugin;
-    cd_text_push(text, "cddp-verify run ");
-    push_shell(text, source, strlen(source));
-    for (size_t length; *lines != '\0'; lines += length + (lines[length] == '\n')) {
-        length = strcspn(lines, "\n");
-        cd_text_push(text, " --set ");
-        push_shell(text, lines, length);
+    cd_text_printf(text, "cddp-verify %s ", line->schedule != NULL ? "replay" : "run");
+    push_shell(text, line->source, strlen(line->source));
+    for (const char *at = line->overrides; *at != '\0'; at += *at == '\n') {
+        size_t length = strcspn(at, "\n");
+        push_option(text, "set", at, length);
+        at += length;
     }
-    for (size_t i = 0; plugins != NULL && (plugin = cd_args_value(plugins, CD_OPTION_plugin, i)) != NULL; i++) {
-        cd_text_push(text, " --plugin ");
-        push_shell(text, plugin, strlen(plugin));
-    }
+    for (size_t i = 0; line->plugins != NULL && (plugin = cd_args_value(line->plugins, CD_OPTION_plugin, i)) != NULL;
+         i++)
+        push_option(text, "plugin", plugin, strlen(plugin));
+    if (line->schedule != NULL) push_option(text, "schedule", line->schedule, strlen(line->schedule));
 }

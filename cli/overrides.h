@@ -12,5 +12,10 @@
 /* Checks the shape of every change and writes the lines. */
 cddp_status cd_overrides_read(const cd_args *args, cd_text *lines, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_overrides_apply(const char *lines, cddp_plan *plan, cddp_error *err) CDDP_MUST_CHECK;
-/* "cddp-verify run a.toml --set ddp.bucket_cap_mb=1": quoted for a POSIX shell. plugins may be NULL. */
-void cd_overrides_print(cd_text *text, const char *source, const char *lines, const cd_args *plugins);
+/* "cddp-verify replay a.toml --set ddp.bucket_cap_mb=1 --schedule s1:": what reproduces a run, quoted for a POSIX
+** shell. schedule NULL: "cddp-verify run", whose choices then follow from the plan. plugins may be NULL. */
+typedef struct cd_command_line {
+    const char *source, *overrides, *schedule;
+    const cd_args *plugins;
+} cd_command_line;
+void cd_command_line_print(cd_text *text, const cd_command_line *line);

@@ -46,13 +46,22 @@ void cd_session_read_plan(const cd_session *session, const char *path, const cha
     cd_text_fini(&complaints);
 }
 
-static void describe_plan(const cd_session *session, const cddp_plan *plan, cd_result *result)
+/* A schedule longer than this is no line that anybody pastes; the plan and its seed lead to it as well. */
+#define SCHEDULE_PASTEABLE 400
+
+static void describe_reproduction(const cd_session *session, cd_result *result, bool has_schedule)
 {
     cd_text text;
     cd_text_init(&text, false);
-    cd_overrides_print(&text, result->source, session->overrides, session->cli->args);
+    bool replay = has_schedule && result->schedule[0] != '\0' && strlen(result->schedule) <= SCHEDULE_PASTEABLE;
+    cd_command_line line = {result->source, session->overrides, replay ? result->schedule : NULL, session->cli->args};
+    cd_command_line_print(&text, &line);
     result->reproduce = cd_result_copy(result, cd_text_get(&text));
     cd_text_fini(&text);
+}
+
+static void describe_plan(const cd_session *session, const cddp_plan *plan, cd_result *result)
+{
     result->title = cd_result_copy(result, plan->title);
     result->backend = cd_result_copy(result, plan->world.backend);
     result->schedule = cd_result_copy(result, plan->schedule.string);
@@ -60,6 +69,7 @@ static void describe_plan(const cd_session *session, const cddp_plan *plan, cd_r
     result->steps = (uint32_t)plan->settings.train.steps;
     result->seed = plan->world.seed;
     result->plan_digest = cddp_plan_digest(plan);
+    describe_reproduction(session, result, false);
 }
 
 /* ---- the store ---- */
@@ -171,6 +181,7 @@ static cddp_status run_composed(const cd_session *session, const cddp_plan *plan
     CD_TRY_OUT(cddp_run(&run, &verdict, err));
     CD_TRY_OUT(cd_result_take_verdict(result, verdict, err));
     take_schedule(result, compose);
+    describe_reproduction(session, result, true);
     take_context(result, &sinks->recorder);
 out:
     cddp_verdict_destroy(verdict);

@@ -13,7 +13,7 @@ static void describe_run(cd_result *result, const cddp_store *store, const cddp_
     const cddp_run_provenance *p = &run->provenance;
     cd_text text;
     cd_text_init(&text, false);
-    cd_overrides_print(&text, p->source, p->options, NULL);
+    cd_command_line_print(&text, &(cd_command_line){.source = p->source, .overrides = p->options});
     result->reproduce = cd_result_copy(result, cd_text_get(&text));
     cd_text_fini(&text);
     result->source = cd_result_copy(result, cddp_store_path(store));

@@ -241,6 +241,41 @@ TEST(program, bad_stores_get_one_sentence_and_are_left_alone)
     program_close(&p);
 }
 
+/* The text after `key` up to the next quotation mark, into `value`. */
+static void find_member(const char *json, const char *key, char *value, size_t bytes)
+{
+    const char *at = strstr(json, key);
+    assert_non_null(at);
+    at += strlen(key);
+    snprintf(value, bytes, "%.*s", (int)strcspn(at, "\""), at);
+}
+
+TEST(program, the_line_that_reproduces_does)
+{
+    static const char *const runs[] = {
+        "scenarios/gan_unused_params.toml --set ddp.find_unused_parameters=false",
+        "scenarios/order/chosen_at_random.toml --set world.seed=11 --set train.steps=2",
+        "scenarios/canary --set world.size=3",
+    };
+    cd_program p;
+    program_open(&p);
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        char arguments[2100], line[2048], digest[2][32];
+        cd_test_row("%s", runs[i]);
+        snprintf(arguments, sizeof arguments, "%s -f json", runs[i]);
+        program_run(&p, arguments);
+        int exit_code = p.exit_code;
+        find_member(p.out, "\"trace\": \"", digest[0], sizeof digest[0]);
+        find_member(p.out, "\"reproduce\": \"cddp-verify ", line, sizeof line);
+        snprintf(arguments, sizeof arguments, "%s -f json", line);
+        program_run(&p, arguments);
+        assert_int_equal(p.exit_code, exit_code);
+        find_member(p.out, "\"trace\": \"", digest[1], sizeof digest[1]);
+        assert_string_equal(digest[0], digest[1]);
+    }
+    program_close(&p);
+}
+
 TEST(program, colours_only_when_wanted)
 {
     cd_program p;
@@ -393,8 +428,9 @@ TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
           ROW(program, workers_change_neither_report_nor_store),
           ROW(program, the_first_failure_ends_a_run_unless_told_to_keep_going),
           ROW(program, a_stored_run_is_reported_and_judged_again),
-          ROW(program, bad_stores_get_one_sentence_and_are_left_alone), ROW(program, colours_only_when_wanted),
-          ROW(program, timings_appear_only_on_request), ROW(program, the_log_goes_to_standard_error),
+          ROW(program, bad_stores_get_one_sentence_and_are_left_alone), ROW(program, the_line_that_reproduces_does),
+          ROW(program, colours_only_when_wanted), ROW(program, timings_appear_only_on_request),
+          ROW(program, the_log_goes_to_standard_error),
           ROW(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment),
           ROW(program, an_interrupt_ends_with_what_is_known), ROW(program, explains_what_its_reports_name),
           ROW(program, lists_every_registry), ROW(program, the_doctor_trains_on_the_built_in_backends))
