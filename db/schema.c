@@ -62,7 +62,7 @@ cddp_status cd_schema_probe(const char *path, cd_file_kind *kind, cddp_error *er
 cddp_status cd_schema_is_blank(cd_sql *sql, bool *blank, cddp_error *err)
 {
     int64_t objects = 0;
-    CD_TRY(cd_sql_number(sql, "SELECT count(*) FROM sqlite_schema", &objects, err));
+    CD_TRY(cd_sql_number(sql, "SELECT EXISTS (SELECT 1 FROM sqlite_schema)", &objects, err));
     *blank = objects == 0;
     return CDDP_OK;
 }

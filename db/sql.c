@@ -89,7 +89,6 @@ cddp_status cd_sql_fail(const cd_sql *sql, int result, cddp_error *err)
 static int spend_work(void *context)
 {
     cd_sql *sql = context;
-    if (sql->work_budget == 0) return 0;
     if (sql->work_left <= WORK_SLICE) return 1;
     sql->work_left -= WORK_SLICE;
     return 0;
@@ -112,7 +111,7 @@ static cddp_status configure(cd_sql *sql, bool writable, cddp_error *err)
 
 cddp_status cd_sql_open(cd_sql *sql, const char *path, bool writable, cddp_error *err)
 {
-    *sql = (cd_sql){.path = path};
+    *sql = (cd_sql){.path = path, .work_left = WORK_FLOOR, .work_budget = WORK_FLOOR};
     cddp_status status = CDDP_OK;
     /* A leading "./" keeps names such as ":memory:" from meaning anything but a file. */
     char *name = sqlite3_mprintf("%s%s", path[0] == '/' ? "" : "./", path);

@@ -14,14 +14,14 @@ typedef struct cd_sql {
     sqlite3 *db;
     const char *path;     /* borrows: the store's */
     uint64_t work_left;   /* steps a query may still take; guards against files built to loop */
-    uint64_t work_budget; /* what each statement gets; 0: no limit */
+    uint64_t work_budget; /* what each statement gets */
 } cd_sql;
 
 /* writable: opens or creates for appending; otherwise nothing is changed. */
 cddp_status cd_sql_open(cd_sql *sql, const char *path, bool writable, cddp_error *err) CDDP_MUST_CHECK;
 void cd_sql_close(cd_sql *sql); /* accepts a zeroed one */
 
-/* Bounds the work of each statement that follows by the size of the file. */
+/* Gives each statement that follows an amount of work in proportion to the size of the file; before, it is fixed. */
 cddp_status cd_sql_limit_work(cd_sql *sql, cddp_error *err) CDDP_MUST_CHECK;
 
 cddp_status cd_sql_exec(cd_sql *sql, const char *text, cddp_error *err) CDDP_MUST_CHECK;

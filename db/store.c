@@ -18,10 +18,8 @@ static cddp_status open_file(cddp_store *store, cddp_error *err)
     CD_TRY(cd_schema_probe(store->path, &kind, err));
     if (kind == CD_FILE_ABSENT && !append) return cd_fail(err, CDDP_E_IO, "there is no store '%s'", store->path);
     CD_TRY(cd_sql_open(&store->sql, store->path, append, err));
-    if (append)
-        CD_TRY(cd_sql_exec(&store->sql, "PRAGMA synchronous = NORMAL; PRAGMA cache_size = -65536", err));
-    else
-        CD_TRY(cd_sql_limit_work(&store->sql, err));
+    if (append) CD_TRY(cd_sql_exec(&store->sql, "PRAGMA synchronous = NORMAL; PRAGMA cache_size = -65536", err));
+    CD_TRY(cd_sql_limit_work(&store->sql, err));
     CD_TRY(cd_schema_is_blank(&store->sql, &blank, err));
     if (blank && !append)
         return cd_fail(err, CDDP_E_CORRUPT, "'%s' is empty: whoever was making it was stopped", store->path);

@@ -232,6 +232,81 @@ TEST(refusal, flipped_bytes_never_crash_the_reader)
     fixture_close(&f);
 }
 
+static void put_number(unsigned char *at, uint64_t value, int bytes)
+{
+    for (int i = bytes - 1; i >= 0; i--, value >>= 8) at[i] = (unsigned char)value;
+}
+
+/* Makes a page of the table b-tree whose every child is the same page: an interior page of SQLite's file format. */
+static void make_fan(unsigned char *page, size_t page_bytes, uint32_t child)
+{
+    enum { CELLS = 200, CELL_BYTES = 4 + 7 };
+    memset(page, 0, page_bytes);
+    page[0] = 5;
+    put_number(page + 3, CELLS, 2);
+    put_number(page + 5, page_bytes - CELLS * CELL_BYTES, 2);
+    put_number(page + 8, child, 4);
+    for (int i = 0; i < CELLS; i++) {
+        size_t at = page_bytes - (size_t)(i + 1) * CELL_BYTES;
+        put_number(page + 12 + 2 * (size_t)i, at, 2);
+        put_number(page + at, child, 4);
+        for (size_t k = 0; k < 6; k++) page[at + 4 + k] = 0xff; /* a key beyond every event of run 1 */
+        page[at + 10] = 0x7f;
+    }
+}
+
+static int64_t query_number(const char *path, const char *query)
+{
+    sqlite3 *db = NULL;
+    sqlite3_stmt *statement = NULL;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, query, -1, &statement, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(statement), SQLITE_ROW);
+    int64_t number = sqlite3_column_int64(statement, 0);
+    sqlite3_finalize(statement);
+    sqlite3_close(db);
+    return number;
+}
+
+/* Twelve pages, each with 200 times the next one as its child, end in one leaf: 200^12 rows in a file of 100 KiB.
+** SQLite itself would count them all. */
+TEST(refusal, a_file_that_unfolds_for_ever_is_given_up)
+{
+    enum { LEVELS = 12 };
+    fixture f;
+    size_t count = 0;
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_store *store = NULL;
+    uint64_t seen = 0;
+    cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, &seen, ignore_event, NULL};
+    fixture_open(&f);
+    make_store(f.path);
+    size_t page_bytes = (size_t)query_number(f.path, "PRAGMA page_size");
+    uint32_t root = (uint32_t)query_number(f.path, "SELECT rootpage FROM sqlite_schema WHERE name = 'event'");
+    unsigned char *bytes = read_bytes(f.path, &count);
+    uint32_t leaf, fans[LEVELS], pages = (uint32_t)(count / page_bytes);
+    assert_int_equal(bytes[(root - 1) * page_bytes], 5); /* the table has more than one page */
+    leaf = ((uint32_t)bytes[(root - 1) * page_bytes + 8] << 24) | ((uint32_t)bytes[(root - 1) * page_bytes + 9] << 16) |
+           ((uint32_t)bytes[(root - 1) * page_bytes + 10] << 8) | bytes[(root - 1) * page_bytes + 11];
+    unsigned char *longer = realloc(bytes, (pages + LEVELS) * page_bytes);
+    assert_non_null(longer);
+    bytes = longer;
+    for (uint32_t i = 0; i < LEVELS; i++) fans[i] = pages + 1 + i;
+    for (uint32_t i = 0; i < LEVELS; i++)
+        make_fan(bytes + (fans[i] - 1) * page_bytes, page_bytes, i + 1 < LEVELS ? fans[i + 1] : leaf);
+    make_fan(bytes + (root - 1) * page_bytes, page_bytes, fans[0]);
+    put_number(bytes + 28, pages + LEVELS, 4);
+    write_bytes(f.path, bytes, (pages + LEVELS) * page_bytes);
+    free(bytes);
+    assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
+    assert_fails(cddp_store_each_event(store, 1, CDDP_STORE_RECORDED, &sink, &err), CDDP_E_CORRUPT, &err,
+                 "is damaged: event");
+    assert_fails(cddp_store_each_event(store, 1, CDDP_STORE_MERGED, &sink, &err), CDDP_E_CORRUPT, &err,
+                 "more work than its size allows");
+    cddp_store_close(store);
+    fixture_close(&f);
+}
+
 TEST(refusal, what_cannot_be_opened_says_why)
 {
     fixture f;
@@ -354,7 +429,7 @@ TEST(refusal, a_full_disk_is_told_and_what_was_committed_stays)
 TEST_MAIN(ROW(refusal, a_text_file_is_not_a_store), ROW(refusal, the_database_of_another_application_is_named_as_such),
           ROW(refusal, a_newer_version_is_not_guessed_at), ROW(refusal, hostile_schemas),
           ROW(refusal, rows_that_cannot_be_are_named), ROW(refusal, every_truncation_gets_a_sentence),
-          ROW(refusal, flipped_bytes_never_crash_the_reader), ROW(refusal, what_cannot_be_opened_says_why),
-          ROW(refusal, a_store_of_no_runs_says_so),
+          ROW(refusal, flipped_bytes_never_crash_the_reader), ROW(refusal, a_file_that_unfolds_for_ever_is_given_up),
+          ROW(refusal, what_cannot_be_opened_says_why), ROW(refusal, a_store_of_no_runs_says_so),
           ROW(refusal, kinds_that_a_file_lacks_are_added_when_a_run_is_appended),
           ROW(refusal, a_full_disk_is_told_and_what_was_committed_stays))
