@@ -47,7 +47,7 @@ static bool underflows(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i
 static verdict judge_element(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i, double actual)
 {
     double magnitude = sum->magnitude[i];
-    if (!isfinite(magnitude)) return (verdict){0, isfinite(actual) ? INFINITY : 0, false};
+    if (!cd_wide_sum_is_finite(sum, i)) return (verdict){0, isfinite(actual) ? INFINITY : 0, false};
     if (!isfinite(actual)) return (verdict){0, INFINITY, false};
     double error = fabs(cd_wide_sum_residual(sum, i, actual, rule->divisor)) / (double)rule->divisor;
     if (rule->division_is_exact && cd_wide_sum_is_exact(sum, i, cd_dtype_precision(rule->dtype)) && !underflows(sum, rule, i))

@@ -152,6 +152,7 @@ static bool is_ratio(const context *x, size_t support_min, bool closed_only)
     double ratio;
     size_t support;
     if (!shared_ratio(x, &ratio, &support) || support < support_min) return false;
+    if (fabs(ratio - 1) < 1e-3) return false; /* wrong bits, not a wrong scale */
     double w = (double)x->s->divisor, k = x->s->locals != NULL ? x->s->locals->micro_count : 1;
     const struct {
         double value;

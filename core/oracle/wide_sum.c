@@ -90,6 +90,7 @@ void cd_wide_sum_push(cd_wide_sum *sum, const double *values)
     for (size_t i = 0; i < sum->numel; i++) {
         double x = values[i];
         sum->magnitude[i] += fabs(x);
+        if (!isfinite(x)) sum->low[i] = INT32_MIN;
         if (x == 0 || !isfinite(x)) continue;
         int32_t exponent;
         uint64_t mantissa = take_apart(x, &exponent);
@@ -160,7 +161,7 @@ static double read_row(int64_t *row, const cd_wide_sum *sum)
 double cd_wide_sum_get(const cd_wide_sum *sum, size_t element)
 {
     int64_t row[LIMBS_MAX];
-    if (!isfinite(sum->magnitude[element])) return sum->magnitude[element];
+    if (!cd_wide_sum_is_finite(sum, element)) return sum->magnitude[element];
     memcpy(row, sum->limbs + element * sum->limb_count, sum->limb_count * sizeof *row);
     return read_row(row, sum);
 }
@@ -181,9 +182,15 @@ double cd_wide_sum_residual(const cd_wide_sum *sum, size_t element, double actua
     return read_row(row, sum);
 }
 
+bool cd_wide_sum_is_finite(const cd_wide_sum *sum, size_t element)
+{
+    return sum->low[element] != INT32_MIN;
+}
+
 bool cd_wide_sum_is_exact(const cd_wide_sum *sum, size_t element, int precision)
 {
     if (sum->low[element] == INT32_MAX) return sum->magnitude[element] == 0;
+    if (!cd_wide_sum_is_finite(sum, element)) return false;
     /* One part in 2^40 covers the rounding of the magnitude itself. */
     return sum->magnitude[element] * (1 + 0x1p-40) < ldexp(1, precision + sum->low[element]);
 }

@@ -22,7 +22,8 @@ typedef struct cd_wide_sum {
     int32_t exponent_min; /* weight of the lowest limb's lowest bit */
     int64_t *limbs;       /* (numel · limb_count) */
     double *magnitude;    /* (numel) Σ|x|, each addition rounded up by at most one part in 2^52 */
-    int32_t *low;         /* (numel) exponent of the lowest bit of any x; INT32_MAX: all were zero */
+    int32_t *low;         /* (numel) exponent of the lowest bit of any x; INT32_MAX: all were zero, INT32_MIN: one was
+                          ** not finite */
     uint64_t push_count;
 } cd_wide_sum;
 
@@ -36,5 +37,7 @@ void cd_wide_sum_push(cd_wide_sum *sum, const double *values);
 double cd_wide_sum_get(const cd_wide_sum *sum, size_t element);
 /* sum − factor · actual, computed exactly, then rounded to a double once. factor ≤ 2^31; actual of the dtype. */
 double cd_wide_sum_residual(const cd_wide_sum *sum, size_t element, double actual, uint64_t factor);
+/* Whether all values were finite. */
+bool cd_wide_sum_is_finite(const cd_wide_sum *sum, size_t element);
 /* Whether every partial sum of element i, in any order, fits `precision` bits. */
 bool cd_wide_sum_is_exact(const cd_wide_sum *sum, size_t element, int precision);
