@@ -226,14 +226,18 @@ static cddp_status explore(explore_command *c, cddp_error *err)
 
 int cd_command_explore(cd_cli *cli)
 {
-    static explore_command command; /* large; a program explores once */
-    explore_command *c = &command;
     cddp_error err = CDDP_ERROR_INIT;
-    *c = (explore_command){.cli = cli};
+    explore_command *c = calloc(1, sizeof *c);
+    if (c == NULL) {
+        (void)cd_fail(&err, CDDP_E_NOMEM, "no memory to explore");
+        return cd_cli_fail(cli, &err);
+    }
+    c->cli = cli;
     cd_text_init(&c->overrides, false);
     int exit_code = explore(c, &err) == CDDP_OK ? report(c) : cd_cli_fail(cli, &err);
     cd_explorer_fini(&c->explorer);
     cddp_plan_destroy(c->plan);
     cd_text_fini(&c->overrides);
+    free(c);
     return exit_code;
 }

@@ -36,7 +36,7 @@ static void run_plants(tidy_rule_fn rule, const plant *plants, size_t count)
         tidy_tree_add(&tree, "include/cddp/ddp.h", SPDX);
         tidy_tree_add(&tree, "docs/semantics.md", "| RED-05 | … |");
         tidy_tree_add(&tree, "docs/invariants.md", "## I-ORDER\n");
-        tidy_tree_add(&tree, "tests/mutants/trace_mutants.def", SPDX "MUTANT(x, \"I-ORDER\")");
+        tidy_tree_add(&tree, "tests/mutants/trace_mutants.def", SPDX "\nTRACE_MUTANT(order, other_count, 2)");
         tidy_tree_add(&tree, plants[i].path, plants[i].text);
         rule(&tree, &report);
         if (plants[i].reported == NULL) {
@@ -152,7 +152,7 @@ TEST(tidy, sees_deferred_work)
 
 TEST(tidy, sees_checks_that_nobody_has_seen_fire)
 {
-    PLANTS(tidy_check_pairs, {"core/check/checks.def", "\nCD_CHECK(once, \"I-ONCE\")\n", "I-ONCE has no row"},
+    PLANTS(tidy_check_pairs, {"core/check/checks.def", "\nCD_CHECK(once, \"I-ONCE\")\n", "once has no row"},
            {"core/check/checks.def", "\nCD_CHECK(order, \"I-ORDER\")\n", NULL});
 }
 
