@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# run.sh SOURCE BUILD SECONDS [FUZZER…]: builds the fuzzers with Clang, address and undefined-behaviour sanitizers,
+# runs each over its corpus and then SECONDS long with inputs it invents. An input that breaks one stays in BUILD.
+set -eu
+source=$1 build=$2 seconds=$3
+shift 3
+fuzzers=${*:-scenario schedule store rendezvous}
+command -v clang > /dev/null && command -v clang++ > /dev/null || { echo "skipped: no clang"; exit 77; }
+printf 'int LLVMFuzzerTestOneInput(const char *p, unsigned long n) { (void)p; (void)n; return 0; }\n' > "${TMPDIR:-/tmp}/cddp-probe-$$.c"
+if ! clang -fsanitize=fuzzer "${TMPDIR:-/tmp}/cddp-probe-$$.c" -o "${TMPDIR:-/tmp}/cddp-probe-$$" 2> /dev/null; then
+    rm -f "${TMPDIR:-/tmp}/cddp-probe-$$"*
+    echo "skipped: this clang has no libFuzzer (Debian package libclang-rt-14-dev)"
+    exit 77
+fi
+rm -f "${TMPDIR:-/tmp}/cddp-probe-$$"*
+generator=()
+command -v ninja > /dev/null && generator=(-G Ninja)
+cmake "${generator[@]}" -S "$source" -B "$build" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
+    -DCDDP_FUZZ=ON -DCDDP_SANITIZE=address,undefined,fuzzer-no-link > "$build.configure" 2>&1 || { cat "$build.configure"; exit 1; }
+for name in $fuzzers; do
+    cmake --build "$build" --target "${name}_fuzz" > "$build.make" 2>&1 || { tail -40 "$build.make"; exit 1; }
+done
+for name in $fuzzers; do
+    grown="$build/grown/$name"
+    mkdir -p "$grown"
+    echo "== $name: corpus, then $seconds s"
+    (cd "$build" && "fuzz/${name}_fuzz" -seed=1 -timeout=20 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 \
+        -max_total_time="$seconds" "$grown" "$source/tests/fuzz/corpus/$name" > "$build/$name.log" 2>&1) ||
+        { tail -30 "$build/$name.log"; exit 1; }
+    grep -E 'number_of_executed_units|average_exec' "$build/$name.log"
+done
+echo "fuzz: nothing broke"
