@@ -29,7 +29,7 @@ typedef struct worker {
 typedef struct pool {
     const cd_jobs *jobs;
     cd_result *results;
-    bool *arrived;         /* (count) */
+    bool *arrived, *died;  /* (count) */
     worker *workers;       /* (worker_count) */
     cd_os_child *children; /* (worker_count) */
     size_t next;           /* to start */
@@ -106,6 +106,7 @@ static void note_death(pool *p, const worker *w, int exit_code, int signal_numbe
 {
     char words[160];
     cd_result *result = &p->results[w->index];
+    p->died[w->index] = true;
     cd_result_fini(result);
     cd_result_init(result);
     result->source = cd_result_copy(result, p->jobs->paths[w->index]);
@@ -118,25 +119,43 @@ static void note_death(pool *p, const worker *w, int exit_code, int signal_numbe
     cd_result_set_failure(result, CD_EXIT_USAGE, words, "");
 }
 
-/* Copies the worker's store behind what we have. */
-static cddp_status collect_shard(pool *p, size_t index, cddp_error *err)
+static void remove_shard(const cd_jobs *jobs, size_t index)
+{
+    static const char *const suffixes[] = {"", "-wal", "-shm", "-journal"};
+    for (size_t k = 0; k < 4; k++) {
+        char path[4200], name[4220];
+        shard_path(jobs, index, path, sizeof path);
+        snprintf(name, sizeof name, "%s%s", path, suffixes[k]);
+        unlink(name);
+    }
+}
+
+static cddp_status copy_shard(const cd_jobs *jobs, size_t index, cd_result *result, cddp_error *err)
 {
     char path[4200];
+    int64_t run = 0;
     cddp_store *shard = NULL;
+    cddp_status status = CDDP_OK;
+    shard_path(jobs, index, path, sizeof path);
+    CD_TRY_OUT(cddp_store_open(path, CDDP_STORE_READ, NULL, &shard, err));
+    CD_TRY_OUT(cddp_store_last_run(shard, &run, err));
+    CD_TRY_OUT(cddp_store_copy_run(jobs->session->store, shard, run, &result->stored_run, err));
+out:
+    cddp_store_close(shard);
+    return status;
+}
+
+/* Copies the worker's store behind what we have. One that died may have left a run, incomplete, or nothing at all. */
+static cddp_status collect_shard(pool *p, size_t index, cddp_error *err)
+{
+    cddp_error ignored = CDDP_ERROR_INIT;
     cd_result *result = &p->results[index];
     if (p->jobs->session->store == NULL) return CDDP_OK;
-    shard_path(p->jobs, index, path, sizeof path);
-    if (result->stored_run > 0) {
-        int64_t run = 0;
-        CD_TRY(cddp_store_open(path, CDDP_STORE_READ, NULL, &shard, err));
-        cddp_status status = cddp_store_copy_run(p->jobs->session->store, shard, result->stored_run, err);
-        if (status == CDDP_OK) status = cddp_store_last_run(p->jobs->session->store, &run, err);
-        cddp_store_close(shard);
-        if (status != CDDP_OK) return status;
-        result->stored_run = run;
-    }
-    unlink(path);
-    return CDDP_OK;
+    bool died = p->died[index];
+    cddp_status status = CDDP_OK;
+    if (died || result->stored_run > 0) status = copy_shard(p->jobs, index, result, died ? &ignored : err);
+    remove_shard(p->jobs, index);
+    return died ? CDDP_OK : status;
 }
 
 /* Takes results in order, until the first one that ends the run. */
@@ -221,27 +240,15 @@ static bool is_busy(const pool *p)
     return p->next < p->limit && !cd_interrupt_requested();
 }
 
-/* Shards of scenarios that no longer count. */
-static void remove_shards(const pool *p)
-{
-    static const char *const suffixes[] = {"", "-wal", "-shm", "-journal"};
-    for (size_t i = p->done; i < p->next; i++)
-        for (size_t k = 0; k < 4; k++) {
-            char path[4200], name[4220];
-            shard_path(p->jobs, i, path, sizeof path);
-            snprintf(name, sizeof name, "%s%s", path, suffixes[k]);
-            unlink(name);
-        }
-}
-
 static cddp_status open_pool(pool *p, cddp_error *err)
 {
     static const cd_os_child none = CD_OS_CHILD_NONE;
     uint32_t count = p->jobs->worker_count;
     p->arrived = cd_allocate_array(NULL, p->jobs->count, sizeof *p->arrived);
+    p->died = cd_allocate_array(NULL, p->jobs->count, sizeof *p->died);
     p->workers = cd_allocate_array(NULL, count, sizeof *p->workers);
     p->children = cd_allocate_array(NULL, count, sizeof *p->children);
-    if (p->arrived == NULL || p->workers == NULL || p->children == NULL)
+    if (p->arrived == NULL || p->died == NULL || p->workers == NULL || p->children == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for %u workers", (unsigned)count);
     for (uint32_t i = 0; i < count; i++) p->children[i] = none;
     return CDDP_OK;
@@ -252,10 +259,12 @@ static void close_pool(pool *p)
     uint32_t count = p->jobs->worker_count;
     for (uint32_t i = 0; p->children != NULL && i < count; i++) cd_os_child_close(&p->children[i]);
     for (uint32_t i = 0; p->workers != NULL && i < count; i++) cd_text_fini(&p->workers[i].bytes);
-    if (p->jobs->session->store != NULL) remove_shards(p);
+    /* Shards of scenarios that no longer count. */
+    for (size_t i = p->done; p->jobs->session->store != NULL && i < p->next; i++) remove_shard(p->jobs, i);
     cd_release(NULL, p->children, count * sizeof *p->children);
     cd_release(NULL, p->workers, count * sizeof *p->workers);
     cd_release(NULL, p->arrived, p->jobs->count * sizeof *p->arrived);
+    cd_release(NULL, p->died, p->jobs->count * sizeof *p->died);
 }
 
 cddp_status cd_jobs_run(const cd_jobs *jobs, cd_result *results, size_t *done, cddp_error *err)

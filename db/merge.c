@@ -93,13 +93,13 @@ out:
 
 typedef struct copy {
     cddp_store *to, *from;
+    int64_t number; /* in `to` */
 } copy;
 
 static cddp_status copy_run(void *context, const cddp_stored_run *stored, cddp_error *err)
 {
     copy *c = context;
-    int64_t run = 0;
-    CD_TRY(cddp_store_run_begin(c->to, &stored->provenance, &run, err));
+    CD_TRY(cddp_store_run_begin(c->to, &stored->provenance, &c->number, err));
     CD_TRY(cddp_store_each_event(c->from, stored->run, CDDP_STORE_RECORDED, cddp_store_sink(c->to), err));
     CD_TRY(cddp_store_each_finding(c->from, stored->run, add_finding, c->to, err));
     CD_TRY(cddp_store_each_exercised(c->from, stored->run, add_exercised, c->to, err));
@@ -110,10 +110,12 @@ static cddp_status copy_run(void *context, const cddp_stored_run *stored, cddp_e
     return CDDP_OK;
 }
 
-cddp_status cddp_store_copy_run(cddp_store *store, cddp_store *from, int64_t run, cddp_error *err)
+cddp_status cddp_store_copy_run(cddp_store *store, cddp_store *from, int64_t run, int64_t *copied, cddp_error *err)
 {
-    cddp_status status = cddp_store_each_run(from, run, copy_run, &(copy){store, from}, err);
+    copy c = {.to = store, .from = from};
+    cddp_status status = cddp_store_each_run(from, run, copy_run, &c, err);
     /* A copy that failed half-way stays, marked incomplete, like any run that was interrupted. */
     if (status != CDDP_OK && store->writer.run != 0) cd_writer_abandon(store);
+    if (status == CDDP_OK) *copied = c.number;
     return status;
 }

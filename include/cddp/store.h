@@ -92,8 +92,8 @@ CDDP_API cddp_status cddp_store_run_end(cddp_store *store, const cddp_run_outcom
 ** backend's ranks each write a shard of their own. */
 CDDP_API cddp_status cddp_store_merge_shards(cddp_store *store, const char *const *paths, size_t path_count,
                                              cddp_error *err) CDDP_MUST_CHECK;
-/* Appends a copy of a run of another store. */
-CDDP_API cddp_status cddp_store_copy_run(cddp_store *store, cddp_store *from, int64_t run,
+/* Appends a copy of a run of another store; *copied is its number here. */
+CDDP_API cddp_status cddp_store_copy_run(cddp_store *store, cddp_store *from, int64_t run, int64_t *copied,
                                          cddp_error *err) CDDP_MUST_CHECK;
 
 /* ---- reading ---- */

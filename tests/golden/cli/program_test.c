@@ -196,6 +196,78 @@ TEST(program, the_first_failure_ends_a_run_unless_told_to_keep_going)
     program_close(&p);
 }
 
+TEST(program, a_worker_that_crashes_is_a_result_and_harms_no_other)
+{
+    cd_program p;
+    program_open(&p);
+    program_write(&p, "a.toml", "schema = 1\ntitle = \"a\"\n");
+    program_write(&p, "b.toml", "schema = 1\ntitle = \"b\"\n[hook]\nname = \"crash\"\n");
+    program_write(&p, "c.toml", "schema = 1\ntitle = \"c\"\n");
+    program_run(&p, "\"$T\" --jobs 2 -k --plugin " CRASH_PLUGIN " --trace \"$T/run.db\"");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.out, "b.toml");
+    assert_contains(p.out, "was ended by signal 6");
+    assert_contains(p.out, "2 of 3 verified, 1 with errors");
+    program_run(&p, "report \"$T/run.db\" -q");
+    assert_contains(p.out, "2 of 3 verified, 1 inconclusive"); /* what the worker had recorded is kept */
+    program_close(&p);
+}
+
+TEST(program, plugins_appear_in_the_lists)
+{
+    cd_program p;
+    program_open(&p);
+    program_run(&p, "list hooks --plugin " CRASH_PLUGIN);
+    assert_int_equal(p.exit_code, 0);
+    assert_contains(p.out, "crash                     from a plugin");
+    program_run(&p, "explain crash --plugin " CRASH_PLUGIN);
+    assert_contains(p.out, "crash: from a plugin");
+    program_close(&p);
+}
+
+/* script(1) gives the program a terminal; without it the test has nothing to look at. */
+TEST(program, progress_is_shown_on_terminals_only)
+{
+    cd_program p;
+    char command[4096], path[1200];
+    program_open(&p);
+    program_run(&p, "scenarios/unused -k -q");
+    assert_string_equal(p.err, "");
+    if (system("command -v script >/dev/null 2>&1") != 0) skip();
+    snprintf(
+        command, sizeof command,
+        "cd '%s' && script -qec '%s scenarios/unused scenarios/models -k -q' '%s/typescript' >/dev/null </dev/null",
+        SOURCE_ROOT, CDDP_VERIFY, p.place);
+    assert_int_equal(system(command), 0);
+    snprintf(path, sizeof path, "%s/typescript", p.place);
+    char *seen = program_slurp(path);
+    assert_contains(seen, "/s, ");
+    assert_contains(seen, " s left  scenarios/");
+    free(seen);
+    program_close(&p);
+}
+
+TEST(program, two_programs_append_to_one_store)
+{
+    cd_program p;
+    char command[4096];
+    program_open(&p);
+    snprintf(command, sizeof command,
+             "cd '%s' && T='%s'; for k in 1 2 3 4; do '%s' scenarios/unused -k -q --trace \"$T/run.db\" >\"$T/out$k\" "
+             "2>&1 & done; wait; "
+             "cat \"$T\"/out? | sort -u | wc -l | grep -qx 1",
+             SOURCE_ROOT, p.place, CDDP_VERIFY);
+    assert_int_equal(system(command), 0);
+    program_run(&p, "scenarios/unused -k -q");
+    int total = 0, verified = 0;
+    assert_int_equal(sscanf(p.out, "%d of %d verified", &verified, &total), 2);
+    program_run(&p, "report \"$T/run.db\" -q");
+    char words[64];
+    snprintf(words, sizeof words, "%d of %d verified", 4 * verified, 4 * total);
+    assert_contains(p.out, words);
+    program_close(&p);
+}
+
 TEST(program, a_stored_run_is_reported_and_judged_again)
 {
     cd_program p;
@@ -427,6 +499,8 @@ TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
           ROW(program, two_runs_report_the_same_bytes_in_every_format),
           ROW(program, workers_change_neither_report_nor_store),
           ROW(program, the_first_failure_ends_a_run_unless_told_to_keep_going),
+          ROW(program, a_worker_that_crashes_is_a_result_and_harms_no_other), ROW(program, plugins_appear_in_the_lists),
+          ROW(program, progress_is_shown_on_terminals_only), ROW(program, two_programs_append_to_one_store),
           ROW(program, a_stored_run_is_reported_and_judged_again),
           ROW(program, bad_stores_get_one_sentence_and_are_left_alone), ROW(program, the_line_that_reproduces_does),
           ROW(program, colours_only_when_wanted), ROW(program, timings_appear_only_on_request),
