@@ -510,6 +510,50 @@ TEST(checkpoint, reentrant_nests_a_backward_in_a_backward_in_a_backward)
     fixture_close(&t.f);
 }
 
+static cddp_status run_segment_inside(cd_graph *graph, void *context, cd_value *x, cd_value **y, cddp_error *err)
+{
+    cd_checkpoint checkpoint = {CD_CHECKPOINT_NON_REENTRANT, run_part, context};
+    return cd_checkpoint_run(graph, &checkpoint, x, y, err);
+}
+
+TEST(checkpoint, non_reentrant_inside_a_reentrant_one_works_and_inside_its_like_is_refused)
+{
+    three t;
+    three_open(&t);
+    part inner = {.t = &t, .first = 1, .last = 2};
+    cd_value *y = NULL, *x = run_layer(&t.f, 0, constant(&t.f, (const int64_t[2]){2, 3}, 2));
+    cd_checkpoint outer = {CD_CHECKPOINT_NON_REENTRANT, run_segment_inside, &inner};
+    assert_fails(cd_checkpoint_run(t.f.graph, &outer, x, &y, &t.f.err), CDDP_E_UNSUPPORTED, &t.f.err,
+                 "inside another one");
+    outer.kind = CD_CHECKPOINT_REENTRANT;
+    assert_ok(cd_checkpoint_run(t.f.graph, &outer, x, &y, &t.f.err), &t.f.err);
+    assert_ok(backward_from(&t.f, sum_of(&t.f, y), false), &t.f.err);
+    assert_order(&t.a, (const uint32_t[]){5, 4, 3, 2, 1, 0}, 6);
+    fixture_close(&t.f);
+}
+
+/* An output that the loss does not use, behind a checkpoint: PyTorch's re-entrant one sees zeros and trains with them.
+ */
+TEST(checkpoint, reentrant_turns_an_undefined_gradient_into_zeros)
+{
+    for (int reentrant = 0; reentrant < 2; reentrant++) {
+        three t;
+        cd_value *outputs[2];
+        three_open(&t);
+        part p = {.t = &t, .first = 2, .last = 2};
+        cd_checkpoint checkpoint = {reentrant ? CD_CHECKPOINT_REENTRANT : CD_CHECKPOINT_NONE, run_part, &p};
+        cd_value *x = run_layer(&t.f, 0, constant(&t.f, (const int64_t[2]){2, 3}, 2));
+        outputs[0] = run_layer(&t.f, 1, x);
+        assert_ok(cd_checkpoint_run(t.f.graph, &checkpoint, x, &outputs[1], &t.f.err), &t.f.err);
+        assert_ok(cd_sink(t.f.graph, outputs, 2, &t.f.err), &t.f.err);
+        assert_ok(backward_from(&t.f, sum_of(&t.f, outputs[0]), false), &t.f.err);
+        const cddp_grad *grad = &t.f.module->parameters[4].grad;
+        assert_int_equal(grad->kind, reentrant ? CDDP_GRAD_DENSE : CDDP_GRAD_UNDEFINED);
+        if (reentrant) assert_true(element_get(&grad->value, 0) == 0);
+        fixture_close(&t.f);
+    }
+}
+
 TEST(checkpoint, refuses_a_part_that_records_something_else_the_second_time)
 {
     three t;
@@ -556,5 +600,7 @@ TEST_MAIN(ROW(ready_order, is_5_4_3_2_1_0_for_three_linear_layers),
           ROW(checkpoint, run_twice_over_the_same_layer_fires_twice_only_when_it_is_reentrant),
           ROW(checkpoint, reentrant_over_an_input_without_gradient_trains_nothing),
           ROW(checkpoint, reentrant_nests_a_backward_in_a_backward_in_a_backward),
+          ROW(checkpoint, non_reentrant_inside_a_reentrant_one_works_and_inside_its_like_is_refused),
+          ROW(checkpoint, reentrant_turns_an_undefined_gradient_into_zeros),
           ROW(checkpoint, refuses_a_part_that_records_something_else_the_second_time),
           ROW(checkpoint, reentrant_is_refused_under_grad))

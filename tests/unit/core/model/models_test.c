@@ -448,6 +448,39 @@ TEST(options, sparse_is_refused_where_nothing_is_computed)
                  "sparse gradients need a device that computes, not shape");
 }
 
+TEST(options, sparse_is_refused_for_low_precision)
+{
+    cd_model *model = NULL;
+    cddp_error err;
+    cd_prng prng = cd_prng_seed(1);
+    cd_model_options options = {.name = "embedding_bag", .dtype = CDDP_F16, .device = cddp_device_cpu(), .prng = &prng};
+    assert_fails(cd_model_create(&options, &model, &err), CDDP_E_CONFIG, &err, "need f32 or f64 parameters, not f16");
+    options.dtype = CDDP_I64;
+    assert_fails(cd_model_create(&options, &model, &err), CDDP_E_CONFIG, &err, "parameters cannot be i64");
+    options = (cd_model_options){
+        .name = "params", .options = "list=a:2:c64", .dtype = CDDP_F64, .device = cddp_device_cpu(), .prng = &prng};
+    assert_fails(cd_model_create(&options, &model, &err), CDDP_E_CONFIG, &err,
+                 "\"a\" is c64, the model computes in f64");
+}
+
+TEST(forward, refuses_no_samples_unknown_branches_and_losses_over_nothing)
+{
+    model_fixture m;
+    cd_outputs outputs;
+    cd_value *loss = NULL;
+    model_open(&m, &(model_case){"gan", NULL, CDDP_F32, false, NULL});
+    assert_fails(model_run(&m, &(model_step){.ids = ids, .count = 0}, &outputs, &loss), CDDP_E_ARG, &m.err,
+                 "forward over 0 samples");
+    assert_fails(model_run(&m, &(model_step){.ids = ids, .count = -1}, &outputs, &loss), CDDP_E_ARG, &m.err,
+                 "-1 samples");
+    assert_fails(model_run(&m, &(model_step){.ids = ids, .count = 2, .branch = 2}, &outputs, &loss), CDDP_E_ARG, &m.err,
+                 "branch 2; 0 trains");
+    /* The discriminator trains: the generator's output does not exist. */
+    assert_fails(model_run(&m, &(model_step){.ids = ids, .count = 2, .mask = 2}, &outputs, &loss), CDDP_E_ARG, &m.err,
+                 "uses none of its outputs");
+    model_close(&m);
+}
+
 TEST(catalogue, names_every_model_and_option_once)
 {
     assert_int_equal(cd_model_type_count(), 14);
@@ -561,6 +594,7 @@ TEST_MAIN(ROW(models, all_train_and_their_gradients_are_finite),
           ROW(params, receive_gradients_that_are_known_in_advance), ROW(outputs, can_be_left_out_of_the_loss),
           ROW(units, can_run_never_or_twice), ROW(lists, have_the_sizes_of_the_real_networks),
           ROW(lists, carry_the_real_names), ROW(options, that_are_wrong_are_named_with_what_would_be_accepted),
-          ROW(options, sparse_is_refused_where_nothing_is_computed), ROW(catalogue, names_every_model_and_option_once),
-          ROW(batches, depend_on_sample_ids_alone),
+          ROW(options, sparse_is_refused_where_nothing_is_computed), ROW(options, sparse_is_refused_for_low_precision),
+          ROW(forward, refuses_no_samples_unknown_branches_and_losses_over_nothing),
+          ROW(catalogue, names_every_model_and_option_once), ROW(batches, depend_on_sample_ids_alone),
           ROW(synchronised_batch_norm, of_two_halves_is_batch_norm_of_the_whole))
