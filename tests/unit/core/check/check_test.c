@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/check/check.h"
+
+#include "core/base/alloc.h"
+#include "core/check/agree.h"
+#include "core/check/scribe.h"
+#include "core/trace/tracer.h"
+#include "tests/mutants/fixture.h"
+#include "tests/support/test.h"
+
+#include <string.h>
+
+/* ---- tables ---- */
+
+TEST(table, keeps_every_value_through_growth_and_walks_in_order_of_insertion)
+{
+    (void)state;
+    cd_table table;
+    cd_table_init(&table, NULL, sizeof(int64_t));
+    for (int64_t i = 0; i < 5000; i++) *(int64_t *)cd_table_add(&table, CD_KEY(i % 7, i, -i, 3)) = i * i;
+    assert_int_equal(table.count, 5000);
+    for (int64_t i = 0; i < 5000; i++) {
+        assert_int_equal(*(int64_t *)cd_table_find(&table, CD_KEY(i % 7, i, -i, 3)), i * i);
+        assert_int_equal(cd_table_key(&table, (size_t)i)->part[1], i);
+    }
+    assert_null(cd_table_find(&table, CD_KEY(1, 1, 1, 1)));
+    cd_table_fini(&table);
+}
+
+TEST(ranks, refuses_the_world_and_garbage)
+{
+    (void)state;
+    cd_ranks ranks;
+    cd_ranks_init(&ranks, NULL, sizeof(int64_t));
+    assert_null(cd_ranks_add(&ranks, UINT32_MAX));
+    assert_null(cd_ranks_add(&ranks, CD_RANKS_MAX));
+    *(int64_t *)cd_ranks_add(&ranks, 1023) = 5;
+    assert_int_equal(*(int64_t *)cd_ranks_find(&ranks, 1023), 5);
+    assert_int_equal(*(int64_t *)cd_ranks_find(&ranks, 0), 0);
+    assert_null(cd_ranks_find(&ranks, 1024));
+    cd_ranks_fini(&ranks);
+}
+
+/* ---- agreement ---- */
+
+static const struct {
+    const char *name;
+    int64_t said[5];
+    size_t count;
+    int64_t authority; /* -1: none */
+    bool has_culprit;
+    uint32_t odd, right, odd_count;
+} votes[] = {
+    {"one odd of three", {7, 7, 9}, 3, -1, true, 2, 0, 1},
+    {"rank 0 is the odd one", {9, 7, 7}, 3, -1, true, 0, 1, 1},
+    {"two odd in different ways", {7, 8, 7, 9, 7}, 5, -1, true, 1, 0, 2},
+    {"two against two", {7, 7, 9, 9}, 4, -1, false, 2, 0, 2},
+    {"one against one", {7, 9}, 2, -1, false, 1, 0, 1},
+    {"all different", {1, 2, 3}, 3, -1, false, 1, 0, 2},
+    {"an authority outweighs the majority", {9, 9, 9, 7}, 4, 3, true, 0, 3, 3},
+};
+
+TEST(agree, blames_the_odd_ones_only_against_a_majority_or_an_authority)
+{
+    (void)state;
+    for (size_t v = 0; v < sizeof votes / sizeof votes[0]; v++) {
+        for (int backwards = 0; backwards <= 1; backwards++) {
+            cd_agree agree;
+            cd_split split;
+            size_t cursor = 0;
+            cd_test_row("%s%s", votes[v].name, backwards ? ", spoken backwards" : "");
+            cd_agree_init(&agree, NULL);
+            for (size_t i = 0; i < votes[v].count; i++) {
+                size_t r = backwards ? votes[v].count - 1 - i : i;
+                cddp_event event = {.rank = (uint32_t)r, .sequence = 10 + r};
+                cd_agree_push(&agree, &(cd_statement){.key = CD_KEY(1), CD_SAYS(votes[v].said[r])}, &event);
+            }
+            if (votes[v].authority >= 0) cd_agree_set_authority(&agree, CD_KEY(1), (uint32_t)votes[v].authority);
+            assert_true(cd_agree_next(&agree, &cursor, &split));
+            assert_int_equal(split.has_culprit, votes[v].has_culprit);
+            assert_int_equal(split.odd.rank, votes[v].odd);
+            assert_int_equal(split.right.rank, votes[v].right);
+            assert_int_equal(split.odd_count, votes[v].odd_count);
+            assert_int_equal(split.odd.sequence, 10 + votes[v].odd);
+            assert_false(cd_agree_next(&agree, &cursor, &split));
+            cd_agree_fini(&agree);
+        }
+    }
+}
+
+/* ---- the judge ---- */
+
+static size_t seen_by_plugin;
+
+static cddp_status plugin_begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    (void)err;
+    *self = (void *)context->reporter;
+    return CDDP_OK;
+}
+
+static void plugin_event(void *self, const cddp_event *event)
+{
+    (void)self;
+    (void)event;
+    seen_by_plugin++;
+}
+
+static void plugin_end(void *self)
+{
+    (void)self;
+}
+
+TEST(judge, shows_everything_to_a_check_that_names_no_kinds)
+{
+    (void)state;
+    static const cddp_check plugin = {sizeof plugin, CDDP_CHECK_ABI, "X-ALL", "sees all", "sees all", plugin_begin, plugin_event, plugin_end, NULL, 0};
+    const cddp_check *checks[] = {&plugin, cd_check_get(0)};
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_memory_sink trace;
+    cd_judge *judge = NULL;
+    seen_by_plugin = 0;
+    cd_memory_sink_init(&trace, NULL);
+    fixture_write(&trace, NULL);
+    assert_ok(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 2}, &judge, &err), &err);
+    assert_ok(cd_judge_push_trace(judge, &trace, &err), &err);
+    assert_ok(cd_judge_end(judge, &err), &err);
+    assert_int_equal(seen_by_plugin, trace.count);
+    assert_fails(cd_judge_end(judge, &err), CDDP_E_STATE, &err, "already ended");
+    cd_judge_destroy(judge);
+    cd_memory_sink_fini(&trace);
+}
+
+TEST(judge, refuses_a_check_without_its_functions)
+{
+    (void)state;
+    static const cddp_check hollow = {.size = sizeof hollow, .abi = CDDP_CHECK_ABI, .name = "X-HOLLOW"};
+    const cddp_check *checks[] = {cd_check_get(0), &hollow};
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_judge *judge = NULL;
+    assert_fails(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 2}, &judge, &err), CDDP_E_ARG, &err, "X-HOLLOW");
+}
+
+/* Every buffer of ranks 1 differs at every step of a long run: many findings, few kept, the earliest first. */
+static void feed_forwards(const cddp_trace_sink *sink, uint32_t ranks, uint32_t steps)
+{
+    for (uint32_t r = 0; r < ranks; r++) {
+        for (uint32_t s = 0; s < steps; s++) {
+            cddp_event e = {.rank = r, .step = s, .sequence = s * 3, .kind = CDDP_EV_forward_begin};
+            sink->event(sink->self, &e);
+            e = (cddp_event){.rank = r, .step = s, .sequence = s * 3 + 1, .kind = CDDP_EV_buffer_sync};
+            sink->event(sink->self, &e);
+            e = (cddp_event){.rank = r, .step = s, .sequence = s * 3 + 2, .kind = CDDP_EV_value};
+            e.as.value = (cddp_event_value){.what = 1, .moment = 2, .presence = 2, .digest = r == 1 ? 5 : 4, .param = -1, .nonfinite = -1};
+            sink->event(sink->self, &e);
+        }
+    }
+}
+
+TEST(judge, keeps_the_earliest_findings_of_many_and_counts_all)
+{
+    (void)state;
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_judge *judge = NULL;
+    assert_ok(cd_judge_create(&(cd_judge_options){.findings_per_check = 3}, &judge, &err), &err);
+    feed_forwards(cd_judge_get_sink(judge), 3, 40);
+    assert_ok(cd_judge_end(judge, &err), &err);
+    assert_int_equal(cd_judge_finding_count(judge), 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(cd_judge_get_finding(judge, i)->step, i);
+        assert_int_equal(cd_judge_get_finding(judge, i)->rank, 1);
+    }
+    for (size_t i = 0; i < cd_judge_exercise_count(judge); i++)
+        if (strcmp(cd_judge_get_exercise(judge, i)->check, "I-BUFEQ") == 0) assert_int_equal(cd_judge_get_exercise(judge, i)->findings, 40);
+    cd_judge_destroy(judge);
+}
+
+TEST(judge, handles_a_thousand_ranks)
+{
+    (void)state;
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_judge *judge = NULL;
+    assert_ok(cd_judge_create(&(cd_judge_options){0}, &judge, &err), &err);
+    feed_forwards(cd_judge_get_sink(judge), 1024, 20);
+    assert_ok(cd_judge_end(judge, &err), &err);
+    const cddp_finding *f = cd_judge_get_finding(judge, 0);
+    assert_int_equal(f->rank, 1);
+    assert_non_null(strstr(f->title, "rank 1 against ranks 0, 2"));
+    cd_judge_destroy(judge);
+}
+
+static cddp_status judge_fixture(const cddp_allocator *allocator, void *argument, cddp_error *err)
+{
+    cd_judge *judge = NULL;
+    cddp_status status = cd_judge_create(&(cd_judge_options){.allocator = allocator}, &judge, err);
+    if (status == CDDP_OK) status = cd_judge_push_trace(judge, argument, err);
+    if (status == CDDP_OK) status = cd_judge_end(judge, err);
+    cd_judge_destroy(judge);
+    return status;
+}
+
+/* The important half: whatever allocation fails, the judge says so instead of finding nothing. */
+TEST(judge, survives_every_failing_allocation_and_never_calls_it_silence)
+{
+    (void)state;
+    cd_memory_sink trace;
+    cd_memory_sink_init(&trace, NULL);
+    fixture_write(&trace, NULL);
+    assert_true(cd_test_oom_loop(judge_fixture, &trace) > 27);
+    cd_memory_sink_fini(&trace);
+}
+
+/* ---- merging ---- */
+
+typedef struct order_check {
+    uint64_t time_ns, sequence;
+    uint32_t rank;
+    size_t count;
+} order_check;
+
+static void check_order(void *self, const cddp_event *event)
+{
+    order_check *o = self;
+    if (o->count++ > 0) {
+        bool later = event->time_ns > o->time_ns || (event->time_ns == o->time_ns && (event->rank > o->rank || (event->rank == o->rank && event->sequence > o->sequence)));
+        assert_true(later);
+    }
+    o->time_ns = event->time_ns;
+    o->rank = event->rank;
+    o->sequence = event->sequence;
+}
+
+TEST(merge, orders_by_time_rank_and_sequence)
+{
+    (void)state;
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_memory_sink traces[3];
+    order_check o = {0};
+    cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, &o, check_order, NULL};
+    for (uint32_t t = 0; t < 3; t++) {
+        cd_memory_sink_init(&traces[t], NULL);
+        for (uint64_t i = 0; i < 100; i++) {
+            cddp_event e = {.time_ns = i / 3 * (t + 1), .sequence = i, .rank = 2 - t, .kind = CDDP_EV_mark, .text = "here"};
+            traces[t].sink.event(traces[t].sink.self, &e);
+        }
+    }
+    assert_ok(cd_trace_merge(&(cd_merge_input){traces, 3, NULL}, &sink, &err), &err);
+    assert_int_equal(o.count, 300);
+    for (uint32_t t = 0; t < 3; t++) cd_memory_sink_fini(&traces[t]);
+}
+
+TEST_MAIN(ROW(table, keeps_every_value_through_growth_and_walks_in_order_of_insertion), ROW(ranks, refuses_the_world_and_garbage),
+          ROW(agree, blames_the_odd_ones_only_against_a_majority_or_an_authority), ROW(judge, shows_everything_to_a_check_that_names_no_kinds),
+          ROW(judge, refuses_a_check_without_its_functions), ROW(judge, keeps_the_earliest_findings_of_many_and_counts_all),
+          ROW(judge, handles_a_thousand_ranks), ROW(judge, survives_every_failing_allocation_and_never_calls_it_silence),
+          ROW(merge, orders_by_time_rank_and_sequence))
