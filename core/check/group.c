@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-GROUP: a reduction has the declared members and divisor; a store key has one owner and one generation.
 **
-** Judged from   group (by name), wrap, mark_ready's divide factor, join_notify, bucket_launch's group, store_key.
+** Judged from   group (by name), wrap, mark_ready's divide factor, join_notify, store_key.
 ** Exercised     a group was opened by at least two ranks.
 ** Blame         the odd ranks of a group's membership; the rank with the wrong divisor; the second writer of a key.
 ** Limits        a factor other than the group's size is accepted under join when it is a number of active ranks; a

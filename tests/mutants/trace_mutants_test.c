@@ -5,6 +5,8 @@
 #include "tests/mutants/mutations.h"
 #include "tests/support/test.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct {
@@ -134,7 +136,41 @@ TEST(trace_mutants, tables_and_rows_name_the_same_invariants)
     }
 }
 
+static char *read_document(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    long size = ftell(file);
+    rewind(file);
+    char *text = calloc((size_t)size + 1, 1);
+    assert_non_null(text);
+    assert_int_equal(fread(text, 1, (size_t)size, file), size);
+    fclose(file);
+    return text;
+}
+
+TEST(trace_mutants, the_document_tells_of_every_check_and_every_corruption)
+{
+    (void)state;
+    char *text = read_document(CDDP_INVARIANTS_MD), wanted[160];
+    for (size_t c = 0; c < CHECK_COUNT; c++) {
+        cd_test_row("%s in docs/invariants.md", checks[c].name);
+        snprintf(wanted, sizeof wanted, "\n## %s\n\n%.100s", checks[c].name, cd_check_get(c)->rule);
+        assert_non_null(strstr(text, wanted));
+        snprintf(wanted, sizeof wanted, "(#%c-%s) | %s |", 'i', checks[c].file, cd_check_get(c)->title);
+        assert_non_null(strstr(text, wanted));
+    }
+    for (size_t i = 0; i < trace_mutant_count; i++) {
+        cd_test_row("%s in docs/invariants.md", trace_mutants[i].name);
+        snprintf(wanted, sizeof wanted, "`%s` %s", trace_mutants[i].name, trace_mutants[i].what);
+        assert_non_null(strstr(text, wanted));
+    }
+    free(text);
+}
+
 TEST_MAIN(ROW(trace_mutants, the_clean_twin_is_silent_and_exercises_every_check),
           ROW(trace_mutants, each_planted_corruption_is_the_first_finding_with_the_right_blame),
           ROW(trace_mutants, findings_do_not_depend_on_how_ranks_interleave), ROW(trace_mutants, every_check_has_a_row),
-          ROW(trace_mutants, tables_and_rows_name_the_same_invariants))
+          ROW(trace_mutants, tables_and_rows_name_the_same_invariants),
+          ROW(trace_mutants, the_document_tells_of_every_check_and_every_corruption))
