@@ -202,6 +202,7 @@ static cddp_status accumulate_mixed(cd_graph *graph, uint32_t parameter, const c
 cddp_status cd_grad_accumulate(cd_graph *graph, uint32_t parameter, const cd_gradient *gradient, cddp_error *err)
 {
     cddp_grad *slot = &graph->module->parameters[parameter].grad;
+    const bool is_new = slot->kind == CDDP_GRAD_UNDEFINED;
     cddp_status status = CDDP_OK;
     if (!cd_graph_computes(graph) || graph->staged != NULL) {
         status = accumulate_there(graph, parameter, gradient, err);
@@ -212,9 +213,9 @@ cddp_status cd_grad_accumulate(cd_graph *graph, uint32_t parameter, const cd_gra
     } else {
         CD_TRY(cddp_grad_define(slot, cd_graph_source(graph, parameter), err));
         status = slot->value.device->copy(&slot->value, &gradient->value, NULL, err);
-        if (status != CDDP_OK) cddp_grad_drop(slot);
     }
     if (status != CDDP_OK) {
+        if (is_new) cddp_grad_drop(slot); /* a half-made gradient is none */
         cd_error_frame(err, __FILE__, __func__, __LINE__);
         return status;
     }

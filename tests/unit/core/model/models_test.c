@@ -4,6 +4,7 @@
 */
 #include "tests/unit/core/model/fixture.h"
 
+#include "core/base/hash.h"
 #include "core/model/layers/inner.h"
 #include "core/model/layers/norm.h"
 #include "core/model/type.h"
@@ -122,6 +123,45 @@ TEST(steady_iterations, allocate_nothing)
         m.watch.frozen = false;
         assert_int_equal(m.watch.growth_count, 0);
         model_close(&m);
+    }
+}
+
+static uint32_t choose_any(void *context, const uint64_t *options, uint32_t count)
+{
+    (void)options;
+    return (uint32_t)cd_prng_below(context, count);
+}
+
+/* Digest of all gradients after one backward in this order. */
+static uint64_t digest_of(const model_case *c, cd_ready_order order, cd_prng *prng)
+{
+    model_fixture m;
+    cd_outputs outputs;
+    cd_value *loss = NULL;
+    uint64_t digest = 0;
+    model_open(&m, c);
+    cd_graph_callbacks callbacks = {.context = prng, .choose = choose_any};
+    cd_graph_set_callbacks(m.graph, &callbacks);
+    assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 6, .order = order}, &outputs, &loss), &m.err);
+    for (size_t p = 0; p < m.model->module->parameter_count; p++) {
+        const cddp_grad *grad = &m.model->module->parameters[p].grad;
+        uint64_t one = 0;
+        if (grad->kind != CDDP_GRAD_UNDEFINED)
+            assert_ok(grad->value.device->digest(&grad->value, &one, &m.err), &m.err);
+        digest = cd_hash_mix(digest, one);
+    }
+    model_close(&m);
+    return digest;
+}
+
+TEST(gradients, have_the_same_bits_in_every_ready_order)
+{
+    cd_prng prng = cd_prng_seed(cd_test_seed());
+    EACH_MODEL(i)
+    {
+        row_of(&models[i]);
+        uint64_t natural = digest_of(&models[i], CD_READY_PRIORITY, &prng);
+        for (int k = 0; k < 5; k++) assert_true(digest_of(&models[i], CD_READY_CHOSEN, &prng) == natural);
     }
 }
 
@@ -587,6 +627,7 @@ TEST(synchronised_batch_norm, of_two_halves_is_batch_norm_of_the_whole)
 
 TEST_MAIN(ROW(models, all_train_and_their_gradients_are_finite),
           ROW(models, fire_in_the_same_order_where_nothing_is_computed), ROW(steady_iterations, allocate_nothing),
+          ROW(gradients, have_the_same_bits_in_every_ready_order),
           ROW(models, leave_nothing_behind_when_any_allocation_fails),
           ROW(exact_inputs, make_gradients_independent_of_how_samples_are_split),
           ROW(gan, uses_only_the_half_that_trains), ROW(branchy, uses_the_branch_that_the_batch_names),
