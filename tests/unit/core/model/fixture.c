@@ -12,7 +12,8 @@ void fixture_open(fixture *f)
     memset(f, 0, sizeof *f);
     cd_watch_allocator_init(&f->watch, cddp_allocator_default());
     f->device = cd_device_with_allocator(cddp_device_cpu(), &f->watch.table);
-    cd_prng prng = cd_prng_seed(cd_test_seed());
+    /* Not the test's seed: a kink of relu, a tie of the routing or two orders with the same sum may lie anywhere. */
+    cd_prng prng = cd_prng_seed(20260101);
     assert_ok(cd_module_create(&f->watch.table, &f->device, &prng, &f->module, &f->err), &f->err);
 }
 
