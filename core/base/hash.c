@@ -6,8 +6,16 @@
 #include <string.h>
 #include <xxhash.h>
 
+#if defined(CD_HASH_AVX2)
+/* Below this XXH3 does not use vectors at all. */
+#define VECTOR_BYTES_MIN 241
+#endif
+
 uint64_t cd_hash64(const void *bytes, size_t byte_count, uint64_t seed)
 {
+#if defined(CD_HASH_AVX2)
+    if (byte_count >= VECTOR_BYTES_MIN && __builtin_cpu_supports("avx2")) return cd_hash64_avx2(bytes, byte_count, seed);
+#endif
     return XXH3_64bits_withSeed(bytes, byte_count, seed);
 }
 
