@@ -40,10 +40,33 @@ EACH_BACKWARD(tanh, (dy * (1 - y * y)))
 EACH_FORWARD(sigmoid, M(sigmoid)(x))
 EACH_BACKWARD(sigmoid, (dy * ((1 - y) * y)))
 
-/* x·Φ(x), Φ(x) = (1 + erf(x/√2)) / 2; its derivative is Φ(x) + x·φ(x), φ(x) = exp(-x²/2) / √(2π). */
-EACH_FORWARD(gelu, (x * ((REAL)0.5 * (1 + M(erf)(x * (REAL)0.70710678118654752440)))))
-EACH_BACKWARD(gelu, (dy * ((REAL)0.5 * (1 + M(erf)(x * (REAL)0.70710678118654752440)) +
-                           x * ((REAL)0.39894228040143267794 * M(exp)((REAL)-0.5 * x * x)))))
-
 #undef EACH_FORWARD
 #undef EACH_BACKWARD
+
+/* x·Φ(x), Φ(x) = (1 + erf(x/√2)) / 2; its derivative is Φ(x) + x·φ(x), φ(x) = exp(-x²/2) / √(2π). Φ is kept: erf is by
+** far the dearest part. */
+static cddp_status K(gelu_forward)(const cd_op_call *c, cddp_error *err)
+{
+    const REAL *x = cd_tensor_data(&c->inputs[0]);
+    REAL *y = cd_tensor_data(&c->outputs[0]);
+    int64_t n = cddp_tensor_numel(&c->inputs[0]);
+    void **kept = c->state;
+    CD_TRY(cd_graph_push(c->graph, (size_t)n * sizeof(REAL), kept, err));
+    REAL *share = *kept;
+    for (int64_t i = 0; i < n; i++) {
+        share[i] = (REAL)0.5 * (1 + M(erf)(x[i] * (REAL)0.70710678118654752440));
+        y[i] = x[i] * share[i];
+    }
+    return CDDP_OK;
+}
+
+static cddp_status K(gelu_backward)(const cd_op_call *c, cddp_error *err)
+{
+    (void)err;
+    const REAL *x = cd_tensor_data(&c->inputs[0]), *dy = cd_tensor_data(&c->out_grads[0].value);
+    const REAL *share = *(void *const *)c->state;
+    REAL *dx = cd_tensor_data(&c->in_grads[0].value);
+    for (int64_t i = 0, n = cddp_tensor_numel(&c->inputs[0]); i < n; i++)
+        dx[i] = dy[i] * (share[i] + x[i] * ((REAL)0.39894228040143267794 * M(exp)((REAL)-0.5 * x[i] * x[i])));
+    return CDDP_OK;
+}
