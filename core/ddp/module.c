@@ -214,17 +214,15 @@ static uint64_t device_key(const cd_wrapped *m, const cddp_device *device)
     return key;
 }
 
-cddp_status cd_wrapped_bucket_inputs(const cd_wrapped *module, const uint32_t *order, cddp_dtype dtype,
-                                    cd_bucket_input **inputs, cddp_error *err)
+cddp_status cd_wrapped_bucket_inputs(const cd_wrapped *module, const uint32_t *order, cd_bucket_input **inputs,
+                                     cddp_error *err)
 {
     cd_bucket_input *in = cd_allocate_array(module->allocator, module->variable_count, sizeof *in);
     if (in == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the sizes of %zu parameters", module->variable_count);
     for (size_t i = 0; i < module->variable_count; i++) {
         const cddp_tensor *t = &module->variables[order != NULL ? order[i] : i].tensor;
-        bool is_cast = dtype != CDDP_DTYPE_COUNT && cddp_dtype_is_float(t->dtype);
-        cddp_dtype stored = is_cast ? dtype : t->dtype;
-        in[i] = (cd_bucket_input){.bytes = (uint64_t)cddp_tensor_numel(t) * cddp_dtype_bytes(stored),
-                                  .key = device_key(module, t->device) * CDDP_DTYPE_COUNT + stored};
+        in[i] = (cd_bucket_input){.bytes = (uint64_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype),
+                                  .key = device_key(module, t->device) * CDDP_DTYPE_COUNT + t->dtype};
     }
     *inputs = in;
     return CDDP_OK;

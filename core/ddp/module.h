@@ -51,11 +51,10 @@ typedef struct cd_wrapped {
 cddp_status cd_wrapped_init(cd_wrapped *module, const cddp_ddp_options *options, const cddp_allocator *allocator,
                            cddp_error *err);
 void cd_wrapped_fini(cd_wrapped *module); /* accepts a zeroed module */
-/* Sizes and keys for the bucket assignment, in the given order of variables (NULL: registration order). Floating
-** variables count in `dtype` unless it is CDDP_DTYPE_COUNT (MIX-06). Returns owned (variable_count), to be released
-** with the module's allocator. */
-cddp_status cd_wrapped_bucket_inputs(const cd_wrapped *module, const uint32_t *order, cddp_dtype dtype,
-                                    cd_bucket_input **inputs, cddp_error *err);
+/* Sizes and keys for the bucket assignment, in the given order of variables (NULL: registration order). Full-precision
+** sizes count, also under mixed precision. Returns owned (variable_count), released with the module's allocator. */
+cddp_status cd_wrapped_bucket_inputs(const cd_wrapped *module, const uint32_t *order, cd_bucket_input **inputs,
+                                     cddp_error *err);
 /* Of the first parameter that is not ignored; a module has one (INI-03). */
 const cddp_device *cd_module_device(const cd_wrapped *module);
 /* Position of a named parameter or buffer, or -1. */

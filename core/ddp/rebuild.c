@@ -39,7 +39,7 @@ static cddp_status plan_layout(cd_reducer *r, cd_bucket_layout *layout, cddp_err
                                  .expect_sparse = r->module->expect_sparse};
     request.limit_count = cd_bucket_caps_rebuild(&r->config->caps, limits, &request.limits);
     cd_bucket_input *inputs = NULL;
-    CD_TRY(cd_wrapped_bucket_inputs(r->module, r->arrival, r->config->param_dtype, &inputs, err));
+    CD_TRY(cd_wrapped_bucket_inputs(r->module, r->arrival, &inputs, err));
     request.inputs = inputs;
     cddp_status status = cd_bucket_assignment_by_size(&request, layout, err);
     cd_release(r->allocator, inputs, r->variable_count * sizeof *inputs);

@@ -89,7 +89,7 @@ static cddp_status plan_first_layout(const cd_reducer *r, cd_bucket_layout *layo
     bool one_bucket = r->static_graph || !r->config->find_unused_parameters;
     request.limit_count = cd_bucket_caps_initial(&r->config->caps, one_bucket, limits, &request.limits);
     cd_bucket_input *inputs = NULL;
-    CD_TRY(cd_wrapped_bucket_inputs(m, NULL, r->config->param_dtype, &inputs, err));
+    CD_TRY(cd_wrapped_bucket_inputs(m, NULL, &inputs, err));
     request.inputs = inputs;
     cddp_status status = cd_bucket_assignment_by_size(&request, layout, err);
     cd_release(m->allocator, inputs, r->variable_count * sizeof *inputs);
