@@ -132,7 +132,7 @@ TEST(tidy, sees_citations_of_notes_that_nobody_wrote)
 TEST(tidy, sees_tags_and_invariants_without_an_entry)
 {
     PLANTS(tidy_check_tags, {"core/ddp/a.c", "/* as in RED-99 */", "the rule RED-99"},
-           {"scenarios/a.toml", "finding = \"I-ODER\"", "names I-ODER"},
+           {"scenarios/a.toml", "finding = \"I-ODDER\"", "names I-ODDER"},
            {"core/ddp/a.c", "/* RED-05 and I-ORDER; UTF-16; I-NAME; x86-64; A-1 */", NULL});
 }
 
