@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 
 const cd_command_info cd_commands[CD_COMMAND_COUNT] = {
-#define CD_COMMAND(id, operands, summary, more) {#id, operands, summary, more},
+#define CD_COMMAND(id, name, operands, summary, more) {name, operands, summary, more},
 #include "cli/commands.def"
 #undef CD_COMMAND
 };

@@ -8,7 +8,7 @@
 #include "cddp/status.h"
 
 typedef enum cd_command_id {
-#define CD_COMMAND(id, operands, summary, more) CD_COMMAND_##id,
+#define CD_COMMAND(id, name, operands, summary, more) CD_COMMAND_##id,
 #include "cli/commands.def"
 #undef CD_COMMAND
     CD_COMMAND_COUNT

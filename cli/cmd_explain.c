@@ -65,8 +65,7 @@ static bool explain_exit_code(cd_cli *cli, cd_text *text, const char *name)
 {
     (void)cli;
     static const char *const words[] = {
-        "verified: every invariant that the scenario claims was exercised and held, or exactly the expected findings "
-        "came",
+        "verified: all that the scenario claims was exercised and held, or exactly the expected findings came",
         "findings: an invariant was broken; the report names the culprit",
         "error: the command line, a scenario, a store or a plugin is not usable as it is",
         "environment: something that was asked for is not there, such as a backend",

@@ -34,6 +34,6 @@ int cd_cli_fail(const cd_cli *cli, const cddp_error *err);
 /* Writes a text to standard output; a closed pipe ends quietly, any other failure is reported. */
 int cd_cli_write(const cd_cli *cli, const cd_text *text, int exit_code);
 
-#define CD_COMMAND(id, operands, summary, more) int cd_command_##id(cd_cli *cli);
+#define CD_COMMAND(id, name, operands, summary, more) int cd_command_##id(cd_cli *cli);
 #include "cli/commands.def"
 #undef CD_COMMAND

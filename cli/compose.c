@@ -187,7 +187,7 @@ static cddp_status open_process(cd_compose *c, cddp_error *err)
 static const struct {
     const char *name;
     cddp_status (*open)(cd_compose *c, cddp_error *err);
-} openers[] = {{"sim", open_sim}, {"self", open_self}, {"gloo", open_process}};
+} openers[] = {{"sim", open_sim}, {"self", open_self}};
 
 cddp_status cd_compose_open(const cd_compose_options *options, cd_compose **compose, cddp_error *err)
 {
@@ -205,8 +205,7 @@ cddp_status cd_compose_open(const cd_compose_options *options, cd_compose **comp
         }
     }
     if (c->backend == NULL) {
-        status = cd_fail(err, CDDP_E_UNSUPPORTED, "this program cannot run scenarios on backend '%s'", name);
-        goto out;
+        CD_TRY_OUT(open_process(c, err)); /* gloo, or what a plugin brought */
     }
     *compose = c;
     c = NULL;

@@ -102,7 +102,8 @@ static cddp_status open_guarded(const cddp_backend *backend, cddp_rank *rank, co
 {
     const rank_side *s = backend->self;
     cddp_group_spec guarded = *spec;
-    if (guarded.options == NULL || guarded.options[0] == '\0') guarded.options = "guard=1";
+    bool has_options = guarded.options != NULL && guarded.options[0] != '\0';
+    if (!has_options && s->module.capabilities.guards) guarded.options = "guard=1";
     if (guarded.timeout_ns == 0) guarded.timeout_ns = TIMEOUT_NS;
     CD_TRY(s->module.open(&s->module, rank, &guarded, group, err));
     return CDDP_OK;
@@ -122,7 +123,7 @@ static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *
     cddp_rendezvous_options options = {.size = sizeof options, .url = url, .timeout_ns = TIMEOUT_NS};
     CD_TRY_OUT(cddp_rendezvous_open(&options, &s->rendezvous, err));
     s->module = *p->module;
-    s->module.self = s->rendezvous;
+    if (s->module.self == NULL) s->module.self = s->rendezvous; /* a backend with a state of its own keeps it */
     s->guarded = *p->module;
     s->guarded.self = s;
     s->guarded.open = open_guarded;

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 static int (*const commands[CD_COMMAND_COUNT])(cd_cli *cli) = {
-#define CD_COMMAND(id, operands, summary, more) cd_command_##id,
+#define CD_COMMAND(id, name, operands, summary, more) cd_command_##id,
 #include "cli/commands.def"
 #undef CD_COMMAND
 };

@@ -335,7 +335,7 @@ static const cddp_backend gloo = {
     .name = "gloo",
     .capabilities = {.size = sizeof(cddp_capabilities), .ops = ALL_OPS, .dtypes = ALL_DTYPES, .reduce_ops = ALL_REDUCTIONS,
                      .devices = CDDP_DEVICE_HOST, .in_place = true, .async = true, .order = CDDP_ORDER_KNOWN,
-                     .algorithm = "gloo_ring", .world_size_max = 1024},
+                     .algorithm = "gloo_ring", .world_size_max = 1024, .guards = true},
     .open = gloo_open,
     .close = gloo_close,
     .post = gloo_post,

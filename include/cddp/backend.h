@@ -83,6 +83,7 @@ typedef struct cddp_capabilities {
     cddp_order order;
     const char *algorithm; /* "gloo_ring", "flat", … meaningful with CDDP_ORDER_KNOWN */
     uint32_t world_size_max;
+    bool guards;         /* understands the group option guard=1: fingerprints before each collective */
 } cddp_capabilities;
 
 typedef struct cddp_group_spec {

@@ -6,7 +6,7 @@
 static const struct {
     const char *name, *operands, *summary;
 } commands[] = {
-#define CD_COMMAND(id, operands, summary, more) {#id, operands, summary},
+#define CD_COMMAND(id, name, operands, summary, more) {name, operands, summary},
 #include "cli/commands.def"
 #undef CD_COMMAND
 };

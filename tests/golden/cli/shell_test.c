@@ -4,7 +4,7 @@
 #include "tests/golden/cli/program.h"
 
 static const char *const commands[] = {
-#define CD_COMMAND(id, operands, summary, more) #id,
+#define CD_COMMAND(id, name, operands, summary, more) name,
 #include "cli/commands.def"
 #undef CD_COMMAND
 };

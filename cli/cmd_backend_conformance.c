@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backend-conformance: the battery of core/comm over any backend that can be opened here, and its report card. */
+#include "cddp/cddp.h"
+#include "cli/compose.h"
+#include "cli/interrupt.h"
+#include "cli/plugins.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/comm/conformance.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HUGE_BYTES (INT64_C(2200) * 1024 * 1024)
+#define RANKS_MAX 1024
+
+/* One line of the card: operation and dtype; reductions are counted together. */
+typedef struct line {
+    uint32_t rows, cases, failed_rows, refused_rows;
+    char first[320]; /* of the first rank that saw a failure */
+} line;
+
+typedef struct card {
+    cddp_trace_sink sink; /* rows come as events, from whatever process the rank is */
+    const cd_cli *cli;
+    const char *backend;
+    const cddp_run_options *run;
+    line lines[CDDP_OP_COUNT][CDDP_DTYPE_COUNT];
+    cd_conformance_options options;
+} card;
+
+/* ---- in the ranks ---- */
+
+typedef struct teller {
+    const cddp_trace_sink *sink;
+    cddp_rank *rank;
+} teller;
+
+/* A row as an event: a compare whose fields are the row's numbers. */
+static void tell_row(void *context, const cd_conformance_row *row)
+{
+    const teller *t = context;
+    cddp_event event = {.rank = t->rank->rank, .kind = CDDP_EV_compare, .text = row->first_failure};
+    event.as.compare = (cddp_event_compare){.link = row->op, .param = row->dtype, .element = row->reduce_op, .ulps = row->case_count,
+                                            .bad = row->failed_count, .exact = row->undeclared};
+    t->sink->event(t->sink->self, &event);
+}
+
+static cddp_status run_battery(const card *c, cddp_rank *rank, const cddp_rank_binding *binding, cddp_error *err)
+{
+    uint32_t members[RANKS_MAX];
+    for (uint32_t i = 0; i < rank->world_size; i++) members[i] = i;
+    teller t = {binding->sink != NULL ? binding->sink : &c->sink, rank};
+    cddp_group *group = NULL;
+    cddp_group_options options = {.size = sizeof options, .backend = binding->backend != NULL ? binding->backend : c->run->backend, .rank = rank,
+                                  .spec = {.size = sizeof options.spec, .name = "conformance", .group_rank = rank->rank,
+                                           .group_size = rank->world_size, .members = members}};
+    cd_conformance_options battery = c->options;
+    battery.context = &t;
+    battery.row = tell_row;
+    CD_TRY(cddp_group_create(&options, &group, err));
+    cddp_status status = cd_conformance_run(group, &battery, err);
+    cddp_group_destroy(group);
+    return status;
+}
+
+static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    const card *c = argument;
+    cddp_rank_binding binding = {.size = sizeof binding};
+    if (c->run->bind != NULL) CD_TRY(c->run->bind(c->run->bind_context, rank, &binding, err));
+    cddp_status status = run_battery(c, rank, &binding, err);
+    if (c->run->bind != NULL) c->run->unbind(c->run->bind_context, rank, &binding);
+    return status;
+}
+
+/* ---- here ---- */
+
+static void take_row(void *self, const cddp_event *event)
+{
+    card *c = self;
+    const cddp_event_compare *row = &event->as.compare;
+    if (event->kind != CDDP_EV_compare || row->link < 0 || row->link >= CDDP_OP_COUNT || row->param < 0 || row->param >= CDDP_DTYPE_COUNT) return;
+    line *l = &c->lines[row->link][row->param];
+    if (event->rank == 0) {
+        l->rows++;
+        l->cases += (uint32_t)row->ulps;
+        l->refused_rows += row->exact != 0;
+    }
+    if (row->bad == 0) return;
+    if (event->rank == 0 || l->failed_rows == 0) l->failed_rows++;
+    bool reduces = row->element != CDDP_RED_COUNT;
+    if (l->first[0] == '\0')
+        snprintf(l->first, sizeof l->first, "%s%s%s", reduces ? cddp_red_op_name((cddp_red_op)row->element) : "", reduces ? ": " : "",
+                 event->text != NULL ? event->text : "");
+}
+
+static void put_rank_failures(cd_text *text, const cddp_rank_result *results, uint32_t ranks)
+{
+    for (uint32_t r = 0; r < ranks; r++) {
+        if (results[r].end == CDDP_RANK_RETURNED && results[r].status == CDDP_OK) continue;
+        cd_text_printf(text, "  rank %" PRIu32 "    ", r);
+        cd_text_wrap(text, results[r].error.message[0] != '\0' ? results[r].error.message : "ended without a word", 12, 110);
+    }
+}
+
+static int report(const card *c, const cddp_rank_result *results, uint32_t ranks)
+{
+    uint32_t failed = 0, cases = 0, lines = 0;
+    bool all_returned = true, verbose = cd_args_has(c->cli->args, CD_OPTION_verbose);
+    cd_text text;
+    cd_text_init(&text, c->cli->color_out);
+    for (uint32_t r = 0; r < ranks; r++) all_returned = all_returned && results[r].end == CDDP_RANK_RETURNED && results[r].status == CDDP_OK;
+    for (int op = 0; op < CDDP_OP_COUNT; op++) {
+        for (int dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++) {
+            const line *l = &c->lines[op][dtype];
+            cases += l->cases;
+            lines += l->rows > 0;
+            failed += l->failed_rows > 0;
+            if (l->failed_rows == 0 && !verbose) continue;
+            if (l->rows == 0 && l->failed_rows == 0) continue;
+            bool undeclared = l->refused_rows == l->rows && l->failed_rows == 0;
+            cd_text_style(&text, l->failed_rows > 0 ? CD_STYLE_RED : undeclared ? CD_STYLE_YELLOW : CD_STYLE_GREEN, "  %-8s",
+                          l->failed_rows > 0 ? "FAILED" : undeclared ? "without" : "passed");
+            cd_text_printf(&text, "%-15s %-5s %" PRIu32 " cases", cddp_op_name((cddp_op)op), cddp_dtype_name((cddp_dtype)dtype), l->cases);
+            cd_text_push(&text, "\n");
+            if (l->failed_rows > 0) {
+                cd_text_push(&text, "            ");
+                cd_text_wrap(&text, l->first, 12, 110);
+            }
+        }
+    }
+    put_rank_failures(&text, results, ranks);
+    bool good = failed == 0 && all_returned && lines > 0;
+    cd_text_style(&text, good ? CD_STYLE_GREEN : CD_STYLE_RED, good ? "conforms" : "does not conform");
+    cd_text_printf(&text, "  backend %s, %" PRIu32 " rank%s: %" PRIu32 " operations by dtype, %" PRIu32 " cases", c->backend, ranks, ranks == 1 ? "" : "s",
+                   lines, cases);
+    if (failed > 0) cd_text_printf(&text, ", %" PRIu32 " failed", failed);
+    if (!all_returned) cd_text_push(&text, ", not all ranks came to the end");
+    cd_text_push(&text, "\n");
+    int exit_code = cd_cli_write(c->cli, &text, good ? CD_EXIT_VERIFIED : CD_EXIT_FINDINGS);
+    cd_text_fini(&text);
+    return exit_code;
+}
+
+static cddp_status make_plan(const card *c, uint64_t ranks, cddp_plan **plan, cddp_error *err)
+{
+    char size[32];
+    CD_TRY(cddp_plan_create(NULL, plan, err));
+    snprintf(size, sizeof size, "%" PRIu64, ranks);
+    CD_TRY(cddp_plan_set(*plan, "world.size", size, err));
+    CD_TRY(cddp_plan_set(*plan, "world.backend", c->backend, err));
+    return CDDP_OK;
+}
+
+static cddp_status run_card(card *c, uint64_t ranks, cddp_rank_result *results, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cddp_plan *plan = NULL;
+    cd_compose *compose = NULL;
+    cddp_run_options run = cddp_run_options_default();
+    CD_TRY_OUT(make_plan(c, ranks, &plan, err));
+    CD_TRY_OUT(cd_plugins_need_backend((cd_cli *)(uintptr_t)c->cli, c->backend, err));
+    cd_compose_options options = {.plan = plan, .registry = c->cli->registry, .level = CDDP_TRACE_ORDER};
+    CD_TRY_OUT(cd_compose_open(&options, &compose, err));
+    cd_compose_fill(compose, &run);
+    if (run.relay != NULL) run.relay->target = &c->sink;
+    c->run = &run;
+    CD_TRY_OUT(run.world_ops->launch(run.world, rank_program, c, results, err));
+out:
+    cd_compose_close(compose);
+    cddp_plan_destroy(plan);
+    return status;
+}
+
+static int judge(cd_cli *cli, uint64_t ranks, cddp_rank_result *results)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    card c = {.cli = cli, .backend = cli->args->operands[0]};
+    c.sink = (cddp_trace_sink){sizeof c.sink, CDDP_TRACE_ABI, &c, take_row, NULL};
+    c.options = (cd_conformance_options){.device = cddp_device_cpu(), .thorough = cd_args_has(cli->args, CD_OPTION_thorough),
+                                         .huge_bytes = cd_args_has(cli->args, CD_OPTION_huge) ? HUGE_BYTES : 0};
+    if (run_card(&c, ranks, results, &err) != CDDP_OK) return cd_cli_fail(cli, &err);
+    return report(&c, results, (uint32_t)ranks);
+}
+
+int cd_command_backend_conformance(cd_cli *cli)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    uint64_t ranks = 4;
+    cddp_status status = cd_args_number(cli->args, CD_OPTION_world_size, &ranks, &err);
+    if (status == CDDP_OK && cli->args->operand_count != 1)
+        status = cd_fail(&err, CDDP_E_ARG, "which backend? name one; `cddp-verify list backends` shows those of this build");
+    if (status == CDDP_OK && (ranks < 1 || ranks > RANKS_MAX))
+        status = cd_fail(&err, CDDP_E_ARG, "-n %" PRIu64 " is not between 1 and %d", ranks, RANKS_MAX);
+    if (status != CDDP_OK) return cd_cli_fail(cli, &err);
+    cddp_rank_result *results = cd_allocate_array(NULL, (size_t)ranks, sizeof *results);
+    if (results == NULL) return (void)cd_fail(&err, CDDP_E_NOMEM, "no memory for %" PRIu64 " ranks", ranks), cd_cli_fail(cli, &err);
+    for (uint64_t r = 0; r < ranks; r++) results[r].size = sizeof results[r];
+    cd_interrupt_begin();
+    int exit_code = judge(cli, ranks, results);
+    cd_release(NULL, results, (size_t)ranks * sizeof *results);
+    return exit_code;
+}
