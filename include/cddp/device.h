@@ -10,6 +10,11 @@
 ** Streams    NULL is the device's default stream. Devices without CDDP_DEVICE_ASYNC run every operation to
 **            completion before returning and ignore the stream.
 ** Errors     operations return a status and name the operand that was wrong; nothing is written then.
+**
+** Operands   of one operation are on the same kind of device and have the same sizes; or one of the two is
+**            one-dimensional (a flat slice of a bucket) and has as many elements.
+** Rounding   scalars (a reciprocal, a factor, alpha) are rounded to the tensor's dtype first, and every single
+**            operation rounds to it. Integers wrap.
 */
 #pragma once
 #include "cddp/tensor.h"
@@ -33,7 +38,7 @@ typedef struct cddp_mark cddp_mark;     /* opaque point on a stream ("event" in 
 /* How cddp_device.copy_many treats each pair, see GRD-03 and GRD-04. */
 typedef enum cddp_copy_scale {
     CDDP_COPY_PLAIN,     /* dst = src */
-    CDDP_COPY_MULTIPLY,  /* dst = src × fl(1/n): reciprocal in f64, rounded to the op's scalar type */
+    CDDP_COPY_MULTIPLY,  /* dst = src × fl(1/n): reciprocal in f64, rounded to the dtype */
     CDDP_COPY_DIVIDE     /* dst = src ÷ n, correctly rounded */
 } cddp_copy_scale;
 
@@ -55,9 +60,10 @@ struct cddp_device {
     const char *name;
     uint32_t flags;  /* CDDP_DEVICE_… */
     uint32_t dtypes; /* CDDP_DTYPE_BIT(…) of every dtype it can hold */
-    void *self;
+    void *self;      /* in-tree devices: the cddp_allocator of their storage; NULL: the process heap */
 
-    /* does: makes storage for numel elements, uninitialised (and poisoned where sanitizers can).
+    /* does: makes storage for numel elements; what it holds is stale on purpose: NaN and -1 on cpu, garbage
+    ** forms on symbol.
     ** ownership: the caller gives it back with release, naming the same dtype and numel. */
     cddp_status (*allocate)(const cddp_device *device, cddp_dtype dtype, int64_t numel, void **storage,
                             cddp_error *err);
@@ -67,14 +73,15 @@ struct cddp_device {
     cddp_status (*read)(const cddp_tensor *src, void *host, size_t host_bytes, cddp_error *err);
     cddp_status (*write)(const cddp_tensor *dst, const void *host, size_t host_bytes, cddp_error *err);
 
-    /* does: dst = src in logical order, sizes equal, dtypes converted round-to-nearest-even. */
+    /* does: dst = src in logical order, dtypes converted to nearest even; floats to integers truncate. */
     cddp_status (*copy)(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
                         cddp_error *err);
     /* does: every pair, scaled by n as asked; dtypes of a pair are equal unless scale is PLAIN. */
     cddp_status (*copy_many)(const cddp_device *device, const cddp_copy_pair *pairs, size_t pair_count,
                              cddp_copy_scale scale, int64_t n, cddp_stream *stream, cddp_error *err);
     cddp_status (*fill)(const cddp_tensor *dst, double value, cddp_stream *stream, cddp_error *err);
-    /* does: dst = dst op src, element by element; SUM MIN MAX PRODUCT BAND BOR BXOR. */
+    /* does: dst = dst op src, element by element; SUM MIN MAX PRODUCT, on integers BAND BOR BXOR. AVG and
+    ** PREMUL_SUM are not operations of two operands: a backend sums, then divides or scales. */
     cddp_status (*reduce)(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src,
                           cddp_stream *stream, cddp_error *err);
     /* does: dst = src ÷ n, true division in dst's dtype (GRD-04); integers truncate. May be in place. */
@@ -83,7 +90,7 @@ struct cddp_device {
     /* does: dst = src × fl(1/n) (GRD-03). May be in place. */
     cddp_status (*multiply_reciprocal)(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
                                        cddp_stream *stream, cddp_error *err);
-    /* does: dst = src × factor, factor rounded to the op's scalar type first. May be in place. */
+    /* does: dst = src × factor. Integers take integral factors only. May be in place. */
     cddp_status (*scale)(const cddp_tensor *dst, const cddp_tensor *src, double factor,
                          cddp_stream *stream, cddp_error *err);
     /* does: dst += alpha × x, product rounded, then sum rounded. */

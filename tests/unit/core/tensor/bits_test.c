@@ -222,8 +222,8 @@ TEST(bits, every_kernel_gives_the_stored_bits)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {ROW(bits, every_kernel_gives_the_stored_bits)};
-#if defined(__FMA__)
-    if (!__builtin_cpu_supports("fma")) cd_test_skip_all("this processor has no FMA");
+#if defined(__x86_64__) && defined(CDDP_BITS_NEEDS)
+    if (!__builtin_cpu_supports(CDDP_BITS_NEEDS)) cd_test_skip_all("this processor has no " CDDP_BITS_NEEDS);
 #endif
     if (argc == 2 && strcmp(argv[1], "--print") == 0) {
         printf("/* SPDX-License-Identifier: Apache-2.0 */\n"
