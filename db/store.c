@@ -11,12 +11,27 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* SQLite would make the file too, but could not say why it cannot. */
+static cddp_status create_file(const char *path, cddp_error *err)
+{
+    errno = 0;
+    FILE *file = fopen(path, "ab");
+    if (file == NULL) return cd_fail(err, CDDP_E_IO, "cannot create '%s': %s", path, strerror(errno));
+    fclose(file);
+    return CDDP_OK;
+}
+
 static cddp_status open_file(cddp_store *store, cddp_error *err)
 {
     bool append = store->mode == CDDP_STORE_APPEND, blank = false;
     cd_file_kind kind = CD_FILE_ABSENT;
     CD_TRY(cd_schema_probe(store->path, &kind, err));
     if (kind == CD_FILE_ABSENT && !append) return cd_fail(err, CDDP_E_IO, "there is no store '%s'", store->path);
+    if (kind == CD_FILE_ABSENT) CD_TRY(create_file(store->path, err));
     CD_TRY(cd_sql_open(&store->sql, store->path, append, err));
     if (append) CD_TRY(cd_sql_exec(&store->sql, "PRAGMA synchronous = NORMAL; PRAGMA cache_size = -65536", err));
     CD_TRY(cd_sql_limit_work(&store->sql, err));
