@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs the build into an empty folder and uses it as a stranger would: through find_package and through
-# pkg-config, from C and from C++. Called with BUILD, CONSUMER, WORK, LIBDIR, C, CXX.
+# pkg-config, from C and from C++. Called with BUILD, CONSUMER, EXAMPLES, SCENARIOS, WORK, LIBDIR, C, CXX.
 
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -34,6 +34,22 @@ foreach(language C CXX)
     expect_greeting(${WORK}/${language}/average)
   endif()
 endforeach()
+
+# A backend from outside: loaded by path, judged, and failed for what is wrong with it.
+run(${CMAKE_COMMAND} -S ${EXAMPLES}/backend -B ${WORK}/dummy -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_C_COMPILER=${C})
+run(${CMAKE_COMMAND} --build ${WORK}/dummy)
+function(expect_words code words)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE got OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  string(FIND "${output}" "${words}" at)
+  if(NOT got EQUAL code OR at EQUAL -1)
+    string(JOIN " " command ${ARGN})
+    message(FATAL_ERROR "${command}\nended with ${got}, wanted ${code} and \"${words}\":\n${output}")
+  endif()
+endfunction()
+expect_words(1 "FAILED  allreduce" ${prefix}/bin/cddp-verify backend-conformance dummy -n 2 --plugin ${WORK}/dummy/dummy_backend.so)
+expect_words(1 "does not implement" ${prefix}/bin/cddp-verify ${SCENARIOS}/gan_unused_params.toml --backend dummy
+  --plugin ${WORK}/dummy/dummy_backend.so)
+expect_words(2 "unknown backend 'dummy'" ${prefix}/bin/cddp-verify backend-conformance dummy -n 2)
 
 find_program(PKG_CONFIG NAMES pkg-config pkgconf)
 if(NOT PKG_CONFIG)
