@@ -34,8 +34,11 @@ static void print_overview(cd_text *text)
     cd_text_printf(text, " %s: is this data-parallel training the training of one process?\n\n", cddp_version());
     cd_text_push(text, "usage: cddp-verify SCENARIO|DIR...        run scenarios and judge what happened\n"
                        "       cddp-verify COMMAND [ARGUMENT...]\n\ncommands:\n");
+    size_t width = 0;
     for (int i = 0; i < CD_COMMAND_COUNT; i++)
-        cd_text_printf(text, "  %-12s%s\n", cd_commands[i].name, cd_commands[i].summary);
+        width = strlen(cd_commands[i].name) > width ? strlen(cd_commands[i].name) : width;
+    for (int i = 0; i < CD_COMMAND_COUNT; i++)
+        cd_text_printf(text, "  %-*s  %s\n", (int)width, cd_commands[i].name, cd_commands[i].summary);
     cd_text_push(text, "\noptions of every command:\n");
     print_options(text, CD_IN_ALL, true);
     cd_text_push(text, "\nexit codes:\n"

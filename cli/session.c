@@ -9,6 +9,7 @@
 #include "cli/plugins.h"
 #include "cli/provenance.h"
 #include "cli/recorder.h"
+#include "cli/suggest.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
 #include "scenarios/reader/reader.h"
@@ -149,6 +150,23 @@ static void take_context(cd_result *result, const cd_recorder *recorder)
     }
 }
 
+/* A hook that nobody knows is a mistake of who called us, not a finding about the run. */
+static cddp_status need_hook(const cd_session *session, const cddp_plan *plan, cddp_error *err)
+{
+    const char *name = plan->settings.hook.name;
+    const cddp_hook *hook;
+    cd_suggestion s;
+    if (name == NULL || name[0] == '\0' || plan->expect.verdict == CDDP_EXPECT_ERROR ||
+        cddp_registry_find_hook(session->cli->registry, name) != NULL)
+        return CDDP_OK;
+    cd_suggest_begin(&s, name);
+    for (size_t i = 0; (hook = cddp_registry_hook(session->cli->registry, i)) != NULL; i++)
+        cd_suggest_offer(&s, hook->name);
+    if (s.best != NULL)
+        return cd_fail(err, CDDP_E_CONFIG, "there is no comm hook '%.60s'; did you mean '%s'?", name, s.best);
+    return cd_fail(err, CDDP_E_CONFIG, "there is no comm hook '%.60s'; a plugin may bring it (--plugin)", name);
+}
+
 /* The schedule that the run took, as a replay needs it. */
 static void take_schedule(cd_result *result, const cd_compose *compose)
 {
@@ -172,6 +190,7 @@ static cddp_status run_composed(const cd_session *session, const cddp_plan *plan
                                   .schedule = session->schedule,
                                   .chooser = session->chooser};
     CD_TRY(cd_plugins_need_backend(session->cli, plan->world.backend, err));
+    CD_TRY(need_hook(session, plan, err));
     CD_TRY(cd_compose_open(&options, &compose, err));
     cddp_run_options run = cddp_run_options_default();
     cd_compose_fill(compose, &run);
