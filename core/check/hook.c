@@ -7,7 +7,7 @@
 **               hook_done digests across ranks where the backend promises equal bits.
 ** Exercised     a hook call completed.
 ** Blame         the rank and the bucket; for a law the rank that broke it.
-** Limits        the first pass of a static graph marks no bucket as last (STA-04), so is_last is judged from the second
+** Limits        calls with the zeros of a joined rank have no window and are left out. The first pass of a static graph marks no bucket as last (STA-04), so is_last is judged from the second
 **               window on. What a hook declares to be no communication (noop) makes ranks differ, as it should.
 */
 #include "core/check/scribe.h"
@@ -22,7 +22,7 @@ typedef struct rank_facts {
     int64_t group, bucket_count;
     int64_t generation;
     uint64_t calls, done;
-    bool is_wrapped;
+    bool is_wrapped, is_shadow; /* is_shadow: the last launch mirrored one of other ranks */
 } rank_facts;
 
 typedef struct call {
@@ -161,8 +161,13 @@ static void event(void *self, const cddp_event *e)
         r->generation = e->as.bucket_layout.generation;
         if (e->as.bucket_layout.bucket >= r->bucket_count) r->bucket_count = e->as.bucket_layout.bucket + 1;
         break;
-    case CDDP_EV_hook_call: take_call(s, e, r); break;
-    case CDDP_EV_hook_done: take_done(s, e, r); break;
+    case CDDP_EV_bucket_launch: r->is_shadow = e->as.bucket_launch.shadow; break;
+    case CDDP_EV_hook_call:
+        if (!r->is_shadow) take_call(s, e, r);
+        break;
+    case CDDP_EV_hook_done:
+        if (!r->is_shadow) take_done(s, e, r);
+        break;
     case CDDP_EV_hook_law: take_law(s, e); break;
     case CDDP_EV_compare: take_compare(s, e); break;
     case CDDP_EV_backward_end:
@@ -197,7 +202,7 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_bucket_layout, CDDP_EV_hook_call, CDDP_EV_hook_done,
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_bucket_layout, CDDP_EV_bucket_launch, CDDP_EV_hook_call, CDDP_EV_hook_done,
                                  CDDP_EV_hook_law, CDDP_EV_compare, CDDP_EV_backward_end};
 
 CD_CHECK_TABLE(hook, "I-HOOK", "the comm hook keeps its contract and its law",

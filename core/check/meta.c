@@ -26,7 +26,6 @@ typedef struct rank_facts {
     bool told_no_sync;
     int64_t buffers, launches, depth, silent_backwards, world_size;
     int64_t wire;      /* declared dtype + 1; 0: none */
-    int64_t call_bytes;
     int64_t narrow_calls, wide_calls;
     cddp_event last;   /* any event of the rank, as a place for findings at the end */
 } rank_facts;
@@ -34,6 +33,7 @@ typedef struct rank_facts {
 typedef struct state {
     cd_scribe scribe;
     cd_ranks ranks; /* of rank_facts */
+    cd_table calls; /* (rank, bucket) → bytes of the open hook call where the declared wire is narrower, else 0 */
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -42,6 +42,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
+    cd_table_init(&s->calls, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
@@ -84,15 +85,17 @@ static void take_forward(state *s, const cddp_event *e, rank_facts *r)
     if (f->sync && f->grad_mode) r->is_armed = r->has_armed = true;
 }
 
-static void take_hook(rank_facts *r, const cddp_event *e)
+static void take_hook(state *s, rank_facts *r, const cddp_event *e)
 {
+    int64_t bucket = e->kind == CDDP_EV_hook_call ? e->as.hook_call.bucket : e->as.hook_done.bucket;
+    int64_t *bytes = cd_table_add(&s->calls, CD_KEY(e->rank, bucket));
+    if (bytes == NULL) return;
     if (e->kind == CDDP_EV_hook_call) {
         r->has_hook_call = true;
-        r->call_bytes = e->as.hook_call.bytes;
         bool narrow = r->wire != 0 && cddp_dtype_bytes((cddp_dtype)(r->wire - 1)) < cddp_dtype_bytes((cddp_dtype)e->as.hook_call.dtype);
-        if (!narrow) r->call_bytes = 0;
-    } else if (r->call_bytes > 0 && e->as.hook_done.wire_bytes > 0) {
-        if (e->as.hook_done.wire_bytes < r->call_bytes) r->narrow_calls++;
+        *bytes = narrow ? e->as.hook_call.bytes : 0;
+    } else if (*bytes > 0 && e->as.hook_done.wire_bytes > 0) {
+        if (e->as.hook_done.wire_bytes < *bytes) r->narrow_calls++;
         else r->wide_calls++;
     }
 }
@@ -130,7 +133,7 @@ static void event(void *self, const cddp_event *e)
         if (e->as.policy.site == 0) r->wire = e->as.policy.dtype + 1;
         break;
     case CDDP_EV_hook_call:
-    case CDDP_EV_hook_done: take_hook(r, e); break;
+    case CDDP_EV_hook_done: take_hook(s, r, e); break;
     default: break;
     }
 }
@@ -171,6 +174,7 @@ static void end(void *self)
     if (s == NULL) return;
     for (size_t i = 0; i < s->ranks.count; i++) judge_rank(s, cd_ranks_find(&s->ranks, (uint32_t)i));
     cd_ranks_fini(&s->ranks);
+    cd_table_fini(&s->calls);
     cd_check_end(s);
 }
 

@@ -2,7 +2,8 @@
 /* I-RANGE: a reduction makes no overflow and no NaN out of finite gradients, and none that came in goes unnoticed.
 **
 ** Judged from   grad_local and grad_final (nonfinite), optimizer_step, and compare events whose shape is "not finite".
-**     R1  a final gradient is not finite although every local one was: the reduction overflowed
+**     R1  a final gradient is not finite although every local one was, and an optimizer stepped on it: the reduction
+**         overflowed and nobody noticed (a loss scaler that skips the step has noticed)
 **     R2  a local gradient was not finite, and an optimizer stepped all the same: the rank that brought it is named
 ** Exercised     something was not finite, or a reduction on a 16-bit wire kept everything finite.
 ** Blame         R1: the bucket, no rank. R2: the first rank, in order of micro-step and rank, with such a gradient.
@@ -64,7 +65,7 @@ static void take_final(state *s, const cddp_event *e)
     if (!e->as.grad_final.nonfinite || e->as.grad_final.globally_unused) return;
     s->nonfinite++;
     tensor_facts *t = cd_table_add(&s->tensors, CD_KEY(e->step, e->as.grad_final.param));
-    if (t == NULL || (t->final_bad && t->final_rank < e->rank)) return;
+    if (t == NULL || (t->final_bad && t->bucket >= 0 && t->final_rank < e->rank)) return;
     t->final_bad = true;
     t->final_rank = e->rank;
     t->final_micro = e->micro_step;
@@ -105,8 +106,13 @@ static void event(void *self, const cddp_event *e)
         *t = (step_facts){e->rank, e->sequence, true};
     } else if (e->kind == CDDP_EV_compare && e->as.compare.shape == CD_SHAPE_NONFINITE && e->as.compare.link <= CD_LINK_REDUCTION) {
         s->nonfinite++;
-        tensor_facts *t = cd_table_find(&s->tensors, CD_KEY(e->step, e->as.compare.param));
-        if (t == NULL || !t->local_bad) report_overflow(s, e, CD_KEY(e->as.compare.param, -1));
+        tensor_facts *t = cd_table_add(&s->tensors, CD_KEY(e->step, e->as.compare.param));
+        if (t == NULL || t->final_bad) return;
+        t->final_bad = true;
+        t->final_rank = e->rank;
+        t->final_micro = e->micro_step;
+        t->final_sequence = e->sequence;
+        t->bucket = -1;
     }
 }
 
@@ -137,7 +143,8 @@ static void end(void *self)
         const tensor_facts *t = cd_table_value(&s->tensors, i);
         const cd_key *key = cd_table_key(&s->tensors, i);
         cddp_event at = {.rank = t->final_rank, .step = (uint32_t)key->part[0], .micro_step = t->final_micro, .sequence = t->final_sequence};
-        if (t->final_bad && !t->local_bad) report_overflow(s, &at, CD_KEY(key->part[1], t->bucket));
+        const step_facts *stepped = cd_table_find(&s->steps, CD_KEY(key->part[0]));
+        if (t->final_bad && !t->local_bad && stepped != NULL) report_overflow(s, &at, CD_KEY(key->part[1], t->bucket));
         report_step(s, (uint32_t)key->part[0], t, key->part[1]);
     }
     cd_table_fini(&s->tensors);

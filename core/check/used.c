@@ -5,7 +5,7 @@
 ** Judged from   grad_local with a defined gradient (what really happened), used_local (what the rank's map says),
 **               used_global (the reduced map) and grad_final's globally_unused.
 **     U1  used_local equals "some grad_local with a value since the last finalisation" (UNU-03, NSY-04)
-**     U2  used_global is the number of ranks whose used_local was set in the same step and micro-step (UNU-01)
+**     U2  used_global is the number of ranks whose used_local was set in the same round (UNU-01)
 **     U3  all ranks read the same used_global
 **     U4  globally_unused is set exactly where the map says 0; never for a parameter that is used here (FIN-02)
 ** Exercised     a parameter was unused on some rank in a reduction whose map was read, or a map had to remember a use
@@ -22,6 +22,12 @@ typedef struct rank_use {
     bool is_seen, has_local;
 } rank_use;
 
+/* Rounds count the used maps that a rank made. Every rank makes one per reduction, a joined one as well, whose step
+** and micro-step stand still; so rounds match across ranks where steps need not. */
+typedef struct rank_facts {
+    int64_t param_count, last_param, round;
+} rank_facts;
+
 typedef struct window_sum {
     int64_t used;   /* ranks whose map says used */
     int64_t voters;
@@ -30,9 +36,9 @@ typedef struct window_sum {
 typedef struct state {
     cd_scribe scribe;
     cd_table uses;    /* (rank, param) → rank_use */
-    cd_table sums;    /* (step, micro-step, param) → window_sum */
-    cd_agree globals; /* (step, micro-step, param) → used */
-    cd_ranks params;  /* rank → highest variable index + 1 */
+    cd_table sums;    /* (round, param) → window_sum */
+    cd_agree globals; /* (round, param) → used */
+    cd_ranks ranks;   /* of rank_facts */
     cd_table told;    /* (kind, param) → reported */
     uint64_t unused, earlier; /* map entries: unused; used, but not in the reducing micro-step */
 } state;
@@ -45,7 +51,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->uses, context->allocator, sizeof(rank_use));
     cd_table_init(&s->sums, context->allocator, sizeof(window_sum));
     cd_agree_init(&s->globals, context->allocator);
-    cd_ranks_init(&s->params, context->allocator, sizeof(int64_t));
+    cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->told, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
@@ -58,9 +64,9 @@ static bool tell_once(state *s, int64_t kind, int64_t param)
 
 static rank_use *use_of(state *s, const cddp_event *e, int64_t param)
 {
-    int64_t *count = cd_ranks_add(&s->params, e->rank);
-    if (count == NULL || param < 0) return NULL;
-    if (param >= *count) *count = param + 1;
+    rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+    if (r == NULL || param < 0) return NULL;
+    if (param >= r->param_count) r->param_count = param + 1;
     size_t before = s->uses.count;
     rank_use *u = cd_table_add(&s->uses, CD_KEY(e->rank, param));
     if (u != NULL && s->uses.count > before) u->global = -1;
@@ -72,8 +78,12 @@ static void take_used_local(state *s, const cddp_event *e)
 {
     const cddp_event_used_local *l = &e->as.used_local;
     rank_use *u = use_of(s, e, l->param);
-    window_sum *sum = cd_table_add(&s->sums, CD_KEY(e->step, e->micro_step, l->param));
-    if (u == NULL || sum == NULL) return;
+    rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+    if (u == NULL || r == NULL) return;
+    if (r->round == 0 || l->param <= r->last_param) r->round++; /* a map is told from its first entry to its last */
+    r->last_param = l->param;
+    window_sum *sum = cd_table_add(&s->sums, CD_KEY(r->round, l->param));
+    if (sum == NULL) return;
     u->local = l->used;
     u->global = -1;
     u->has_local = true;
@@ -122,8 +132,8 @@ static void take_final(state *s, const cddp_event *e)
 
 static void close_window(state *s, const cddp_event *e)
 {
-    const int64_t *count = cd_ranks_find(&s->params, e->rank);
-    for (int64_t p = 0; count != NULL && p < *count; p++) {
+    const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
+    for (int64_t p = 0; r != NULL && p < r->param_count; p++) {
         rank_use *u = cd_table_find(&s->uses, CD_KEY(e->rank, p));
         if (u != NULL) u->is_seen = false;
     }
@@ -146,7 +156,8 @@ static void event(void *self, const cddp_event *e)
         const cddp_event_used_global *g = &e->as.used_global;
         rank_use *u = use_of(s, e, g->param);
         if (u != NULL) u->global = g->used;
-        cd_agree_push(&s->globals, &(cd_statement){.key = CD_KEY(e->step, e->micro_step, g->param), CD_SAYS(g->used)}, e);
+        const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
+        cd_agree_push(&s->globals, &(cd_statement){.key = CD_KEY(r != NULL ? r->round : 0, g->param), CD_SAYS(g->used)}, e);
     } else if (e->kind == CDDP_EV_grad_final) {
         take_final(s, e);
     } else if (e->kind == CDDP_EV_backward_end && e->as.backward_end.finalized) {
@@ -157,11 +168,11 @@ static void event(void *self, const cddp_event *e)
 /* U3 */
 static void report_split(state *s, const cd_split *split)
 {
-    if (!tell_once(s, 3, split->key->part[2])) return;
+    if (!tell_once(s, 3, split->key->part[1])) return;
     cddp_finding f = cd_finding_of(&s->scribe, split);
     char who[160];
     cd_split_print(split, who, sizeof who);
-    cd_finding_set_parameter(&s->scribe, &f, split->key->part[2]);
+    cd_finding_set_parameter(&s->scribe, &f, split->key->part[1]);
     CD_SAY(f.title, "%s read different reduced maps for %s", who, f.parameter);
     CD_SAY(f.expected, "rank %u: used by %lld ranks", split->right.rank, (long long)split->right.data[0]);
     CD_SAY(f.actual, "rank %u: used by %lld ranks", split->odd.rank, (long long)split->odd.data[0]);
@@ -175,14 +186,14 @@ static void report_sum(state *s, size_t position)
     const cd_key *key = cd_table_key(&s->globals.entries, position);
     const cd_agree_entry *entry = cd_table_value(&s->globals.entries, position);
     const window_sum *sum = cd_table_find(&s->sums, key);
-    if (cd_table_find(&s->scribe.held, CD_KEY(1, key->part[2])) != NULL) return; /* a wrong local map explains a wrong sum */
-    if (sum == NULL || entry->first.next != 0 || entry->first.data[0] == sum->used || !tell_once(s, 2, key->part[2])) return;
+    if (cd_table_find(&s->scribe.held, CD_KEY(1, key->part[1])) != NULL) return; /* a wrong local map explains a wrong sum */
+    if (sum == NULL || entry->first.next != 0 || entry->first.data[0] == sum->used || !tell_once(s, 2, key->part[1])) return;
     cddp_event at = {.rank = UINT32_MAX, .step = entry->step, .micro_step = entry->micro_step};
     cddp_finding f = cd_finding_at(&s->scribe, &at);
     f.event_count = 0;
     f.ranks = entry->first.mask;
     cd_finding_add_event(&f, entry->first.rank, entry->first.sequence);
-    cd_finding_set_parameter(&s->scribe, &f, key->part[2]);
+    cd_finding_set_parameter(&s->scribe, &f, key->part[1]);
     CD_SAY(f.title, "the reduced map counts %lld users of %s, the ranks' own maps %lld", (long long)entry->first.data[0], f.parameter,
            (long long)sum->used);
     CD_SAY(f.expected, "%lld of the %lld ranks that reported used it", (long long)sum->used, (long long)sum->voters);
@@ -205,7 +216,7 @@ static void end(void *self)
     cd_table_fini(&s->uses);
     cd_table_fini(&s->sums);
     cd_agree_fini(&s->globals);
-    cd_ranks_fini(&s->params);
+    cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->told);
     cd_check_end(s);
 }

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Soundness: a valid training program has no finding, whatever its settings, and watching it changes nothing.
+**
+** Plans are drawn feature by feature from one seed; combinations that the plan itself refuses, or that are known not to
+** make sense together (the table of rules below), are drawn again. Every plan runs on the simulator twice: judged and
+** compared with the oracle, and unwatched. The first must have no finding and no failing rank; both must emit the
+** same events, comparisons apart. At the end it is told which pairs of feature levels have met.
+*/
+#include "cli/compose.h"
+#include "core/base/prng.h"
+#include "core/trace/event.h"
+#include "scenarios/reader/reader.h"
+#include "tests/support/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#ifndef SOUNDNESS_COUNT
+#define SOUNDNESS_COUNT 300
+#endif
+#define LEVELS_MAX 8
+#define RANKS_MAX 8
+
+/* A feature is a key and the values it may take; "" leaves the default. */
+typedef struct feature {
+    const char *key;
+    const char *levels[LEVELS_MAX];
+} feature;
+
+enum { WORLD, MODEL, DTYPE, EXACT, OPTIMIZER, MOMENTUM, MICROS, ZERO_GRAD, LOSS, CAP, UNUSED, VIEW, STATIC, BATCHED, BUFFERS, HOOK, CHOOSER, READY,
+       JOIN, DIVIDE, AMP, CLIP, SAMPLES, SHUFFLE, DEVICE, STEPS, BRANCH, FEATURES };
+
+static const feature features[FEATURES] = {
+    [WORLD] = {"world.size", {"1", "2", "3", "4", "5"}},
+    [MODEL] = {"model.name", {"mlp", "chain", "cnn", "branchy", "tied_lm", "transformer", "gan", "params"}},
+    [DTYPE] = {"model.dtype", {"f32", "f64"}},
+    [EXACT] = {"model.exact", {"true", "false"}},
+    [OPTIMIZER] = {"optimizer.0.kind", {"sgd", "adam", "adamw", "adagrad"}},
+    [MOMENTUM] = {"optimizer.0.momentum", {"", "0.5"}},
+    [MICROS] = {"train.micro_steps", {"1", "2", "3"}},
+    [ZERO_GRAD] = {"train.zero_grad", {"none", "zero", "keep"}},
+    [LOSS] = {"train.loss", {"dyadic", "mean", "sum"}},
+    [CAP] = {"ddp.bucket_cap_mb", {"", "0.0001", "0.0005"}},
+    [UNUSED] = {"ddp.find_unused_parameters", {"false", "true"}},
+    [VIEW] = {"ddp.gradient_as_bucket_view", {"false", "true"}},
+    [STATIC] = {"ddp.static_graph", {"false", "true"}},
+    [BATCHED] = {"ddp.batched_grad_copy", {"false", "true"}},
+    [BUFFERS] = {"ddp.broadcast_buffers", {"true", "false"}},
+    [HOOK] = {"hook.name", {"", "allreduce", "fp16_compress", "bf16_compress"}},
+    [CHOOSER] = {"schedule.chooser", {"fifo", "random"}},
+    [READY] = {"schedule.ready", {"engine", "reversed", "shuffled", "chosen"}},
+    [JOIN] = {"join.enable", {"false", "true"}},
+    [DIVIDE] = {"join.divide_by_initial_world_size", {"true", "false"}},
+    [AMP] = {"amp.enable", {"false", "true"}},
+    [CLIP] = {"clip.max_norm", {"", "1"}},
+    [SAMPLES] = {"data.samples", {"1", "2", "3"}},
+    [SHUFFLE] = {"data.shuffle", {"false", "true"}},
+    [DEVICE] = {"model.device", {"cpu", "symbol"}},
+    [STEPS] = {"train.steps", {"1", "2", "3"}},
+    [BRANCH] = {"when.0.branch", {"", "1"}},
+};
+
+typedef struct draw {
+    uint32_t level[FEATURES];
+    uint64_t seed;
+} draw;
+
+static uint32_t level_count(const feature *f)
+{
+    uint32_t n = 0;
+    while (n < LEVELS_MAX && f->levels[n] != NULL) n++;
+    return n;
+}
+
+static const char *value_of(const draw *d, size_t f)
+{
+    return features[f].levels[d->level[f]];
+}
+
+static bool is(const draw *d, size_t f, const char *value)
+{
+    return strcmp(value_of(d, f), value) == 0;
+}
+
+/* Combinations that are no valid program, or that the single-process reference does not declare. */
+static bool makes_sense(const draw *d)
+{
+    bool symbol = is(d, DEVICE, "symbol"), casts = is(d, HOOK, "fp16_compress") || is(d, HOOK, "bf16_compress");
+    bool branches = is(d, BRANCH, "1") || is(d, MODEL, "branchy") || is(d, MODEL, "gan");
+    if (branches && !is(d, UNUSED, "true")) return false;                 /* RED-12 */
+    if (is(d, BRANCH, "1") && !is(d, MODEL, "branchy")) return false;      /* only branchy has branches */
+    if (is(d, STATIC, "true") && (is(d, UNUSED, "true") || branches)) return false; /* STA-02, STA-01 */
+    if (symbol && (casts || is(d, AMP, "true") || is(d, CLIP, "1") || !is(d, OPTIMIZER, "sgd") || is(d, MOMENTUM, "0.5") || is(d, MODEL, "transformer"))) return false;
+    if (is(d, MOMENTUM, "0.5") && !is(d, OPTIMIZER, "sgd")) return false;
+    if (casts && is(d, DTYPE, "f64")) return false;
+    if (is(d, DIVIDE, "false") && !is(d, JOIN, "true")) return false;
+    if (is(d, JOIN, "true") && !is(d, OPTIMIZER, "sgd")) return false; /* step counters of joined ranks stand still (INT-01) */
+    if (is(d, CHOOSER, "fifo") && is(d, READY, "chosen")) return false;
+    return true;
+}
+
+/* The plan, or NULL when the reader refuses the combination. */
+static cddp_plan *plan_of(const draw *d)
+{
+    static const char joins[] = "[[rank]]\nranks = \"1%2\"\n[rank.data]\ninputs = 1\n" /* odd ranks run out of inputs */
+                                "[join]\nbroadcast_optimizer_state = true\n"; /* without it replicas part (INT-01) */
+    static const char branches[] = "[[when]]\nranks = \"1%2\"\nbranch = 1\n";           /* odd ranks go another way */
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    char text[512], sets[FEATURES + 1][96];
+    const char *list[FEATURES + 1];
+    size_t count = 0;
+    snprintf(text, sizeof text, "schema = 1\ntitle = \"drawn\"\n%s%s", is(d, JOIN, "true") ? joins : "", is(d, BRANCH, "1") ? branches : "");
+    snprintf(sets[count++], sizeof sets[0], "world.seed=%llu", (unsigned long long)(d->seed % 1000000));
+    for (size_t f = 0; f < FEATURES; f++)
+        if (f != BRANCH && value_of(d, f)[0] != '\0') snprintf(sets[count++], sizeof sets[0], "%s=%s", features[f].key, value_of(d, f));
+    for (size_t i = 0; i < count; i++) list[i] = sets[i];
+    cd_reader_options options = {.sets = list, .set_count = count};
+    return cd_reader_read_text(&options, "drawn", text, &plan, &err) == CDDP_OK ? plan : NULL;
+}
+
+/* ---- what a run emits, comparisons apart ---- */
+
+typedef struct watch {
+    uint64_t digests[RANKS_MAX + 1];
+} watch;
+
+static void watch_event(void *self, const cddp_event *event)
+{
+    watch *w = self;
+    size_t rank = event->rank < RANKS_MAX ? event->rank : RANKS_MAX;
+    if (event->kind != CDDP_EV_compare) w->digests[rank] = cd_event_digest(w->digests[rank], event, false);
+}
+
+typedef struct outcome {
+    watch watch;
+    cddp_verdict *verdict;
+} outcome;
+
+static outcome run(const cddp_plan *plan, const cddp_registry *registry, bool watched)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    outcome o = {0};
+    cd_compose *compose = NULL;
+    cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, &o.watch, watch_event, NULL};
+    const cddp_trace_sink *sinks[] = {&sink};
+    cd_compose_options options = {.plan = plan, .registry = registry, .level = CDDP_TRACE_DIGEST};
+    cddp_run_options how = cddp_run_options_default();
+    assert_ok(cd_compose_open(&options, &compose, &err), &err);
+    cd_compose_fill(compose, &how);
+    how.registry = registry;
+    how.judge = how.oracle = watched;
+    how.sinks = sinks;
+    how.sink_count = 1;
+    assert_ok(cddp_run(&how, &o.verdict, &err), &err);
+    cd_compose_close(compose);
+    return o;
+}
+
+static void print_draw(const draw *d, const cddp_verdict *v)
+{
+    print_error("seed %llu:", (unsigned long long)d->seed);
+    for (size_t f = 0; f < FEATURES; f++)
+        if (value_of(d, f)[0] != '\0') print_error(" --set %s=%s", features[f].key, value_of(d, f));
+    print_error("\n");
+    for (size_t i = 0; i < v->finding_count; i++)
+        print_error("  %s step %u: %s\n    expected %s\n    actual   %s\n", v->findings[i].check, v->findings[i].step, v->findings[i].title,
+                    v->findings[i].expected, v->findings[i].actual);
+    for (size_t i = 0; i < v->rank_count; i++)
+        if (v->ranks[i].result.status != CDDP_OK) print_error("  rank %zu: %s\n", i, v->ranks[i].result.error.message);
+}
+
+static bool is_silent(const cddp_verdict *v)
+{
+    bool silent = v->finding_count == 0;
+    for (size_t i = 0; i < v->rank_count; i++) silent = silent && v->ranks[i].result.status == CDDP_OK;
+    return silent;
+}
+
+static void draw_plan(cd_prng *prng, draw *d)
+{
+    do {
+        d->seed = cd_prng_next(prng);
+        for (size_t f = 0; f < FEATURES; f++) d->level[f] = (uint32_t)cd_prng_below(prng, level_count(&features[f]));
+        /* Rare features stay rare, so that the common ones meet each other as well. */
+        if (!cd_prng_chance(prng, 1, 4)) d->level[DEVICE] = 0;
+        if (!cd_prng_chance(prng, 1, 3)) d->level[JOIN] = d->level[DIVIDE] = 0;
+        if (cd_prng_chance(prng, 1, 2)) d->level[MODEL] = (uint32_t)cd_prng_below(prng, 4);
+    } while (!makes_sense(d));
+}
+
+static bool met[FEATURES][LEVELS_MAX][FEATURES][LEVELS_MAX];
+
+static void report_pairs(size_t runs)
+{
+    size_t seen = 0, all = 0;
+    for (size_t a = 0; a < FEATURES; a++)
+        for (size_t b = a + 1; b < FEATURES; b++)
+            for (uint32_t i = 0; i < level_count(&features[a]); i++)
+                for (uint32_t j = 0; j < level_count(&features[b]); j++) {
+                    all++;
+                    seen += met[a][i][b][j];
+                }
+    print_message("%zu plans; %zu of %zu pairs of levels met (some exclude each other)\n", runs, seen, all);
+    assert_true(seen * 10 > all * 8);
+}
+
+TEST(soundness, no_valid_program_has_a_finding_and_watching_changes_nothing)
+{
+    (void)state;
+    cd_prng prng = cd_prng_seed(cd_test_seed());
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_registry *registry = NULL;
+    size_t refused = 0, failed = 0;
+    assert_ok(cddp_registry_create(NULL, &registry, &err), &err);
+    for (size_t i = 0; i < SOUNDNESS_COUNT; i++) {
+        draw d;
+        draw_plan(&prng, &d);
+        cddp_plan *plan = plan_of(&d);
+        if (plan == NULL) {
+            refused++;
+            continue;
+        }
+        outcome watched = run(plan, registry, true), alone = run(plan, registry, false);
+        bool same = memcmp(&watched.watch, &alone.watch, sizeof watched.watch) == 0, silent = is_silent(watched.verdict);
+        if (!silent || !same) {
+            if (failed++ < 5) print_draw(&d, watched.verdict);
+            if (!same) print_error("  the unwatched run emits other events\n");
+        }
+        for (size_t a = 0; a < FEATURES; a++)
+            for (size_t b = a + 1; b < FEATURES; b++) met[a][d.level[a]][b][d.level[b]] = true;
+        cddp_verdict_destroy(watched.verdict);
+        cddp_verdict_destroy(alone.verdict);
+        cddp_plan_destroy(plan);
+    }
+    cddp_registry_destroy(registry);
+    print_message("%zu plans refused by their own check, %zu failed\n", refused, failed);
+    assert_int_equal(failed, 0);
+    assert_true(refused * 4 < SOUNDNESS_COUNT);
+    report_pairs(SOUNDNESS_COUNT - refused);
+}
+
+TEST_MAIN(ROW(soundness, no_valid_program_has_a_finding_and_watching_changes_nothing))
