@@ -102,8 +102,12 @@ static void describe_split(const cd_agree *agree, size_t position, cd_split *spl
 {
     const cd_agree_entry *entry = cd_table_value(&agree->entries, position);
     const cd_variant *right = choose_right(agree, entry, &split->has_culprit), *odd = NULL;
-    *split = (cd_split){.key = cd_table_key(&agree->entries, position), .right = *right, .voters = entry->voters,
-                        .step = entry->step, .micro_step = entry->micro_step, .has_culprit = split->has_culprit};
+    *split = (cd_split){.key = cd_table_key(&agree->entries, position),
+                        .right = *right,
+                        .voters = entry->voters,
+                        .step = entry->step,
+                        .micro_step = entry->micro_step,
+                        .has_culprit = split->has_culprit};
     for (const cd_variant *v = &entry->first; v != NULL; v = next_of(agree, v)) {
         if (v == right) continue;
         split->odd_mask |= v->mask;

@@ -35,7 +35,7 @@ typedef struct cd_agree_entry {
 } cd_agree_entry;
 
 typedef struct cd_agree {
-    cd_table entries; /* of cd_agree_entry */
+    cd_table entries;     /* of cd_agree_entry */
     cd_variant *overflow; /* (overflow_count) */
     size_t overflow_count, overflow_capacity;
     uint64_t shared_count; /* keys on which at least two ranks spoke */
@@ -61,7 +61,7 @@ void cd_agree_set_authority(cd_agree *agree, const cd_key *key, uint32_t rank);
 typedef struct cd_split {
     const cd_key *key;
     cd_variant right, odd;
-    uint64_t odd_mask;   /* every rank that did not say what `right` says */
+    uint64_t odd_mask; /* every rank that did not say what `right` says */
     uint32_t odd_count;
     uint32_t voters;
     uint32_t step, micro_step;

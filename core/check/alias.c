@@ -42,8 +42,8 @@ static void take_layout(state *s, const cddp_event *e)
         cddp_finding f = cd_finding_at(&s->scribe, e);
         f.bucket = (int32_t)l->bucket;
         cd_finding_set_parameter(&s->scribe, &f, l->param);
-        CD_SAY(f.title, "rank %u: %s and %s overlap in bucket %lld", e->rank, cd_scribe_get_parameter(&s->scribe, last[1]),
-               f.parameter, (long long)l->bucket);
+        CD_SAY(f.title, "rank %u: %s and %s overlap in bucket %lld", e->rank,
+               cd_scribe_get_parameter(&s->scribe, last[1]), f.parameter, (long long)l->bucket);
         CD_SAY(f.expected, "%s starts at element %lld or later", f.parameter, (long long)last[0]);
         CD_SAY(f.actual, "it starts at element %lld", (long long)l->offset);
         cd_scribe_hold(&s->scribe, CD_KEY(0), &f);
@@ -61,18 +61,26 @@ static void take_final(state *s, const cddp_event *e)
     int64_t newest = cd_layouts_generation(&s->layouts, e->rank);
     const char *wrong = NULL;
     if (g->is_view) s->aliased++;
-    if (!g->is_view && view_mode != NULL && *view_mode) wrong = "is not a view of its bucket";
-    else if (g->is_view && g->generation != newest) wrong = "is a view of a layout that is no longer in force";
-    else if (g->is_view && (g->bucket != place->bucket || g->address != place->offset)) wrong = "lies in another parameter's slice";
+    if (!g->is_view && view_mode != NULL && *view_mode)
+        wrong = "is not a view of its bucket";
+    else if (g->is_view && g->generation != newest)
+        wrong = "is a view of a layout that is no longer in force";
+    else if (g->is_view && (g->bucket != place->bucket || g->address != place->offset))
+        wrong = "lies in another parameter's slice";
     if (wrong == NULL || !cd_scribe_is_first(&s->scribe, CD_KEY(1), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     f.bucket = (int32_t)place->bucket;
     cd_finding_set_parameter(&s->scribe, &f, g->param);
     CD_SAY(f.title, "rank %u: the gradient of %s %s", e->rank, f.parameter, wrong);
-    CD_SAY(f.expected, "element %lld of bucket %lld, layout %lld", (long long)place->offset, (long long)place->bucket, (long long)newest);
-    if (g->is_view) CD_SAY(f.actual, "element %lld of bucket %lld, layout %lld", (long long)g->address, (long long)g->bucket, (long long)g->generation);
-    else CD_SAY(f.actual, "storage of its own");
-    CD_SAY(f.advice, "in view mode gradients must not be replaced between backward and step, and a rebuild must move their values (REB-08)");
+    CD_SAY(f.expected, "element %lld of bucket %lld, layout %lld", (long long)place->offset, (long long)place->bucket,
+           (long long)newest);
+    if (g->is_view)
+        CD_SAY(f.actual, "element %lld of bucket %lld, layout %lld", (long long)g->address, (long long)g->bucket,
+               (long long)g->generation);
+    else
+        CD_SAY(f.actual, "storage of its own");
+    CD_SAY(f.advice, "in view mode gradients must not be replaced between backward and step, and a rebuild must move "
+                     "their values (REB-08)");
     cd_scribe_hold(&s->scribe, CD_KEY(1), &f);
 }
 
@@ -85,7 +93,8 @@ static void event(void *self, const cddp_event *e)
         take_layout(s, e);
     } else if (e->kind == CDDP_EV_grad_final) {
         take_final(s, e);
-    } else if (e->kind == CDDP_EV_option && e->text != NULL && strcmp(e->text, "ddp.gradient_as_bucket_view=true") == 0) {
+    } else if (e->kind == CDDP_EV_option && e->text != NULL &&
+               strcmp(e->text, "ddp.gradient_as_bucket_view=true") == 0) {
         int64_t *view_mode = cd_ranks_add(&s->views, e->rank);
         if (view_mode != NULL) *view_mode = 1;
     }
@@ -95,7 +104,8 @@ static void end(void *self)
 {
     state *s = self;
     if (s == NULL) return;
-    if (s->aliased > 0) cd_scribe_exercise(&s->scribe, "%llu gradients were views of their bucket", (unsigned long long)s->aliased);
+    if (s->aliased > 0)
+        cd_scribe_exercise(&s->scribe, "%llu gradients were views of their bucket", (unsigned long long)s->aliased);
     cd_layouts_fini(&s->layouts);
     cd_table_fini(&s->ends);
     cd_ranks_fini(&s->views);
@@ -105,4 +115,5 @@ static void end(void *self)
 static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_bucket_layout, CDDP_EV_grad_final, CDDP_EV_option};
 
 CD_CHECK_TABLE(alias, "I-ALIAS", "gradient views are their own slices of the bucket in force",
-               "In view mode a gradient aliases its own bucket slice of the current generation; no two parameters' gradients overlap; one owner per region.");
+               "In view mode a gradient aliases its own bucket slice of the current generation; no two parameters' "
+               "gradients overlap; one owner per region.");

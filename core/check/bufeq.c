@@ -58,7 +58,8 @@ static void event(void *self, const cddp_event *e)
     if (r == NULL) return;
     if (e->kind == CDDP_EV_forward_begin) {
         bool same = r->has_begun && r->step == e->step && r->micro_step == e->micro_step;
-        *r = (rank_facts){.step = e->step, .micro_step = e->micro_step, .forward = same ? r->forward + 1 : 0, .has_begun = true};
+        *r = (rank_facts){
+            .step = e->step, .micro_step = e->micro_step, .forward = same ? r->forward + 1 : 0, .has_begun = true};
     } else if (e->kind == CDDP_EV_buffer_sync && e->as.buffer_sync.location == 0) {
         r->is_synced = true;
         r->authority = e->as.buffer_sync.authority;
@@ -72,7 +73,8 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->has_digest && s->buffers.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu buffers compared at forward entry", (unsigned long long)s->buffers.shared_count);
+        cd_scribe_exercise(&s->scribe, "%llu buffers compared at forward entry",
+                           (unsigned long long)s->buffers.shared_count);
     cd_split split;
     uint64_t count = 0;
     for (size_t cursor = 0; cd_agree_next_step(&s->buffers, &cursor, &split, &count);) {
@@ -83,7 +85,8 @@ static void end(void *self)
                cd_scribe_get_buffer(&s->scribe, split.key->part[3]), (unsigned long long)count);
         CD_SAY(f.expected, "rank %u: digest %016llx", split.right.rank, (unsigned long long)split.right.data[1]);
         CD_SAY(f.actual, "rank %u: digest %016llx", split.odd.rank, (unsigned long long)split.odd.data[1]);
-        CD_SAY(f.advice, "a buffer that was re-assigned, or changed between the broadcast and the forward, is no longer the broadcast one");
+        CD_SAY(f.advice, "a buffer that was re-assigned, or changed between the broadcast and the forward, is no "
+                         "longer the broadcast one");
         cd_scribe_report(&s->scribe, &f);
     }
     cd_agree_fini(&s->buffers);

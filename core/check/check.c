@@ -25,15 +25,9 @@ static const struct {
 #undef CD_CHECK
 };
 
-size_t cd_check_count(void)
-{
-    return sizeof rows / sizeof rows[0];
-}
+size_t cd_check_count(void) { return sizeof rows / sizeof rows[0]; }
 
-const cddp_check *cd_check_get(size_t index)
-{
-    return index < cd_check_count() ? rows[index].check : NULL;
-}
+const cddp_check *cd_check_get(size_t index) { return index < cd_check_count() ? rows[index].check : NULL; }
 
 const cddp_check *cd_check_find(const char *name)
 {
@@ -58,7 +52,7 @@ struct cd_judge {
     const cddp_allocator *allocator;
     seat *seats; /* (seat_count) */
     size_t seat_count;
-    uint32_t *listeners;  /* (listener_count) seats by kind; kind k: offsets[k] … offsets[k + 1] */
+    uint32_t *listeners; /* (listener_count) seats by kind; kind k: offsets[k] … offsets[k + 1] */
     size_t listener_count;
     uint32_t offsets[CDDP_EV_COUNT + 1];
     cddp_finding *findings; /* (finding_count) */
@@ -193,7 +187,8 @@ cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, c
         CD_TRY_OUT(begin_seat(j, options->checks != NULL ? options->checks[i] : cd_check_get(i), err));
     CD_TRY_OUT(build_listeners(j, err));
     /* By name: a registry may hold copies of the tables. */
-    while (j->replica_seat < count && strcmp(j->seats[j->replica_seat].check->name, cd_check_parameq.name) != 0) j->replica_seat++;
+    while (j->replica_seat < count && strcmp(j->seats[j->replica_seat].check->name, cd_check_parameq.name) != 0)
+        j->replica_seat++;
     *judge = j;
     return CDDP_OK;
 out:
@@ -223,15 +218,9 @@ void cd_judge_destroy(cd_judge *judge)
     cd_release(judge->allocator, judge, sizeof *judge);
 }
 
-const cddp_trace_sink *cd_judge_get_sink(cd_judge *judge)
-{
-    return &judge->sink;
-}
+const cddp_trace_sink *cd_judge_get_sink(cd_judge *judge) { return &judge->sink; }
 
-static int compare_u64(uint64_t a, uint64_t b)
-{
-    return a < b ? -1 : a > b;
-}
+static int compare_u64(uint64_t a, uint64_t b) { return a < b ? -1 : a > b; }
 
 /* Where a finding stands in the causal order: with its check, or just before the first check on replicas. */
 static uint64_t cause_of(const cd_judge *j, uint32_t finding)
@@ -256,7 +245,8 @@ static void sort_findings(cd_judge *j)
 {
     for (size_t i = 0; i < j->finding_count; i++) {
         size_t at = i;
-        for (; at > 0 && compare_findings(j, (uint32_t)i, j->sorted[at - 1]) < 0; at--) j->sorted[at] = j->sorted[at - 1];
+        for (; at > 0 && compare_findings(j, (uint32_t)i, j->sorted[at - 1]) < 0; at--)
+            j->sorted[at] = j->sorted[at - 1];
         j->sorted[at] = (uint32_t)i;
     }
     size_t stayed = 0;
@@ -278,10 +268,7 @@ cddp_status cd_judge_end(cd_judge *judge, cddp_error *err)
     return CDDP_OK;
 }
 
-size_t cd_judge_finding_count(const cd_judge *judge)
-{
-    return judge->shown_count;
-}
+size_t cd_judge_finding_count(const cd_judge *judge) { return judge->shown_count; }
 
 const cddp_finding *cd_judge_get_finding(const cd_judge *judge, size_t index)
 {
@@ -289,10 +276,7 @@ const cddp_finding *cd_judge_get_finding(const cd_judge *judge, size_t index)
     return &judge->findings[judge->sorted[index]];
 }
 
-size_t cd_judge_exercise_count(const cd_judge *judge)
-{
-    return judge->seat_count;
-}
+size_t cd_judge_exercise_count(const cd_judge *judge) { return judge->seat_count; }
 
 const cd_judge_exercise *cd_judge_get_exercise(const cd_judge *judge, size_t index)
 {

@@ -16,8 +16,8 @@
 
 /* The compiled-in checks in causal order: a cause stands before what it leads to. */
 size_t cd_check_count(void);
-const cddp_check *cd_check_get(size_t index);        /* NULL past the end */
-const cddp_check *cd_check_find(const char *name);   /* "I-ORDER"; NULL when there is none */
+const cddp_check *cd_check_get(size_t index);      /* NULL past the end */
+const cddp_check *cd_check_find(const char *name); /* "I-ORDER"; NULL when there is none */
 
 typedef struct cd_judge cd_judge;
 

@@ -6,7 +6,8 @@
 **     C2  the output of a broadcast is what the root sent
 **     C3  an input that is not also the output is the same after as before
 **     C4  compare events of link 2 whose error has no other explanation: the sum of what entered is not what came out.
-**         Only when what entered is what the oracle averaged: a bucket was reduced in that micro-step, no comm hook, every rank's local gradient was its own
+**         Only when what entered is what the oracle averaged: a bucket was reduced in that micro-step, no comm hook,
+*every rank's local gradient was its own
 **         one-process gradient at that step (link 3), and all ranks had the same parameters and loss scale up to it
 ** Exercised     an output was compared across at least two members.
 ** Blame         C1: the odd ranks. C2: the ranks that differ from the root. C3: the rank. C4: the rank and parameter.
@@ -40,13 +41,13 @@ typedef struct running_hash {
 
 typedef struct state {
     cd_scribe scribe;
-    cd_agree posts;   /* (group, sequence) → op, reduce_op, root, dtype, numel */
-    cd_agree outputs; /* (group, sequence) → digest */
-    cd_table recents; /* (group, rank) → recent */
-    cd_table seats;   /* (group, group rank) → world rank + 1 */
-    cd_table roots;   /* (group, sequence) → digest the root sent, its rank + 1 */
-    cd_agree starts;  /* (step, which) → digest of all parameters, or the loss scale */
-    cd_ranks hashes;  /* of running_hash */
+    cd_agree posts;      /* (group, sequence) → op, reduce_op, root, dtype, numel */
+    cd_agree outputs;    /* (group, sequence) → digest */
+    cd_table recents;    /* (group, rank) → recent */
+    cd_table seats;      /* (group, group rank) → world rank + 1 */
+    cd_table roots;      /* (group, sequence) → digest the root sent, its rank + 1 */
+    cd_agree starts;     /* (step, which) → digest of all parameters, or the loss scale */
+    cd_ranks hashes;     /* of running_hash */
     cddp_event worst;    /* the earliest comparison of C4 */
     uint32_t local_step; /* the first step at which a local gradient was wrong */
     bool has_worst, has_local, has_hook;
@@ -72,12 +73,15 @@ static void take_post(state *s, const cddp_event *e)
     const cddp_event_collective_post *c = &e->as.collective_post;
     if (c->op == CDDP_OP_SEND || c->op == CDDP_OP_RECV) return;
     cd_agree_push(&s->posts,
-                  &(cd_statement){.key = CD_KEY(c->group, c->sequence), CD_SAYS(c->op, c->reduce_op, c->root, c->dtype, c->numel)}, e);
+                  &(cd_statement){.key = CD_KEY(c->group, c->sequence),
+                                  CD_SAYS(c->op, c->reduce_op, c->root, c->dtype, c->numel)},
+                  e);
     recent *r = cd_table_add(&s->recents, CD_KEY(c->group, e->rank));
     if (r != NULL) r->posts[(uint64_t)c->sequence % RECENT_MAX] = (recent_post){c->sequence + 1, c->digest};
     if (c->op != CDDP_OP_BROADCAST || c->digest == 0) return;
     const int64_t *seat = cd_table_find(&s->seats, CD_KEY(c->group, c->root));
-    int64_t *root = seat != NULL && *seat == (int64_t)e->rank + 1 ? cd_table_add(&s->roots, CD_KEY(c->group, c->sequence)) : NULL;
+    int64_t *root =
+        seat != NULL && *seat == (int64_t)e->rank + 1 ? cd_table_add(&s->roots, CD_KEY(c->group, c->sequence)) : NULL;
     if (root == NULL) return;
     root[0] = c->digest;
     root[1] = *seat;
@@ -90,10 +94,12 @@ static void check_input(state *s, const cddp_event *e)
     const recent *r = cd_table_find(&s->recents, CD_KEY(d->group, e->rank));
     if (r == NULL || d->input == 0) return;
     const recent_post *p = &r->posts[(uint64_t)d->sequence % RECENT_MAX];
-    if (p->sequence != d->sequence + 1 || p->digest == 0 || p->digest == d->input || !cd_scribe_is_first(&s->scribe, CD_KEY(3), e)) return;
+    if (p->sequence != d->sequence + 1 || p->digest == 0 || p->digest == d->input ||
+        !cd_scribe_is_first(&s->scribe, CD_KEY(3), e))
+        return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
-    CD_SAY(f.title, "rank %u: the input of collective #%lld of group '%s' changed while it ran", e->rank, (long long)d->sequence,
-           cd_scribe_get_group(&s->scribe, d->group));
+    CD_SAY(f.title, "rank %u: the input of collective #%lld of group '%s' changed while it ran", e->rank,
+           (long long)d->sequence, cd_scribe_get_group(&s->scribe, d->group));
     CD_SAY(f.expected, "%016llx, as posted", (unsigned long long)p->digest);
     CD_SAY(f.actual, "%016llx, when it ended", (unsigned long long)d->input);
     CD_SAY(f.advice, "the backend used its input as scratch, or the program wrote to it before waiting");
@@ -181,8 +187,10 @@ static void report_unexplained(state *s)
     cddp_finding f = cd_finding_at(&s->scribe, e);
     cd_finding_set_parameter(&s->scribe, &f, c->param);
     CD_SAY(f.title, "rank %u: the reduced gradient of %s is not the average of what entered", e->rank, f.parameter);
-    CD_SAY(f.expected, "%.17g at element %lld, within %.3g", cd_f64_of(c->expected), (long long)c->element, cd_f64_of(c->bound));
-    CD_SAY(f.actual, "%.17g (%lld elements differ); no contribution is missing, doubled or scaled", cd_f64_of(c->actual), (long long)c->bad);
+    CD_SAY(f.expected, "%.17g at element %lld, within %.3g", cd_f64_of(c->expected), (long long)c->element,
+           cd_f64_of(c->bound));
+    CD_SAY(f.actual, "%.17g (%lld elements differ); no contribution is missing, doubled or scaled",
+           cd_f64_of(c->actual), (long long)c->bad);
     CD_SAY(f.advice, "run the backend's conformance tests at this element count, dtype and world size");
     cd_scribe_report(&s->scribe, &f);
 }
@@ -191,14 +199,23 @@ static void event(void *self, const cddp_event *e)
 {
     state *s = self;
     cd_scribe_learn(&s->scribe, e);
-    if (e->kind == CDDP_EV_collective_post) take_post(s, e);
-    else if (e->kind == CDDP_EV_collective_done) take_done(s, e);
-    else if (e->kind == CDDP_EV_compare) take_compare(s, e);
-    else if (e->kind == CDDP_EV_value) take_value(s, e);
-    else if (e->kind == CDDP_EV_hook_call) s->has_hook = true;
-    else if (e->kind == CDDP_EV_bucket_done) take_bucket(s, e);
+    if (e->kind == CDDP_EV_collective_post)
+        take_post(s, e);
+    else if (e->kind == CDDP_EV_collective_done)
+        take_done(s, e);
+    else if (e->kind == CDDP_EV_compare)
+        take_compare(s, e);
+    else if (e->kind == CDDP_EV_value)
+        take_value(s, e);
+    else if (e->kind == CDDP_EV_hook_call)
+        s->has_hook = true;
+    else if (e->kind == CDDP_EV_bucket_done)
+        take_bucket(s, e);
     else if (e->kind == CDDP_EV_optimizer_step)
-        cd_agree_push(&s->starts, &(cd_statement){.key = CD_KEY(e->step, 1 + e->as.optimizer_step.optimizer), CD_SAYS(e->as.optimizer_step.loss_scale)}, e);
+        cd_agree_push(&s->starts,
+                      &(cd_statement){.key = CD_KEY(e->step, 1 + e->as.optimizer_step.optimizer),
+                                      CD_SAYS(e->as.optimizer_step.loss_scale)},
+                      e);
     else if (e->kind == CDDP_EV_group) {
         int64_t *seat = cd_table_add(&s->seats, CD_KEY(e->as.group.group, e->as.group.group_rank));
         if (seat != NULL) *seat = (int64_t)e->rank + 1;
@@ -222,7 +239,8 @@ static bool report_split(state *s, const cd_split *split)
     cd_operation_print(post->first.data, operation, sizeof operation);
     CD_SAY(f.title, "%s get different results from collective #%lld of group '%s'", who, (long long)split->key->part[1],
            cd_scribe_get_group(&s->scribe, split->key->part[0]));
-    CD_SAY(f.expected, "rank %u: %016llx from %s", split->right.rank, (unsigned long long)split->right.data[0], operation);
+    CD_SAY(f.expected, "rank %u: %016llx from %s", split->right.rank, (unsigned long long)split->right.data[0],
+           operation);
     CD_SAY(f.actual, "rank %u: %016llx", split->odd.rank, (unsigned long long)split->odd.data[0]);
     CD_SAY(f.advice, "the backend promises equal bits on all ranks and did not deliver them");
     cd_scribe_report(&s->scribe, &f);
@@ -236,12 +254,16 @@ static bool report_roots(state *s)
         const int64_t *root = cd_table_value(&s->roots, i);
         const cd_key *key = cd_table_key(&s->roots, i);
         const cd_agree_entry *output = cd_table_find(&s->outputs.entries, key);
-        if (output == NULL || output->first.next != 0 || output->first.data[0] == root[0] || !was_posted_alike(s, key)) continue;
-        cddp_event at = {.rank = output->first.rank, .step = output->step, .micro_step = output->micro_step, .sequence = output->first.sequence};
+        if (output == NULL || output->first.next != 0 || output->first.data[0] == root[0] || !was_posted_alike(s, key))
+            continue;
+        cddp_event at = {.rank = output->first.rank,
+                         .step = output->step,
+                         .micro_step = output->micro_step,
+                         .sequence = output->first.sequence};
         cddp_finding f = cd_finding_at(&s->scribe, &at);
         f.peer = (int32_t)(root[1] - 1);
-        CD_SAY(f.title, "broadcast #%lld of group '%s' delivers something the root did not send", (long long)key->part[1],
-               cd_scribe_get_group(&s->scribe, key->part[0]));
+        CD_SAY(f.title, "broadcast #%lld of group '%s' delivers something the root did not send",
+               (long long)key->part[1], cd_scribe_get_group(&s->scribe, key->part[0]));
         CD_SAY(f.expected, "rank %lld sent %016llx", (long long)(root[1] - 1), (unsigned long long)root[0]);
         CD_SAY(f.actual, "%016llx arrived", (unsigned long long)output->first.data[0]);
         cd_scribe_report(&s->scribe, &f);
@@ -255,7 +277,8 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->outputs.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu outputs of collectives compared across ranks", (unsigned long long)s->outputs.shared_count);
+        cd_scribe_exercise(&s->scribe, "%llu outputs of collectives compared across ranks",
+                           (unsigned long long)s->outputs.shared_count);
     for (size_t i = 0; i < s->roots.count; i++) {
         const int64_t *root = cd_table_value(&s->roots, i);
         if (cd_table_find(&s->outputs.entries, cd_table_key(&s->roots, i)) != NULL)
@@ -276,8 +299,10 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_group, CDDP_EV_collective_post, CDDP_EV_collective_done, CDDP_EV_compare, CDDP_EV_param,
-                                 CDDP_EV_value, CDDP_EV_hook_call, CDDP_EV_bucket_done, CDDP_EV_optimizer_step};
+static const uint16_t kinds[] = {CDDP_EV_group,     CDDP_EV_collective_post, CDDP_EV_collective_done,
+                                 CDDP_EV_compare,   CDDP_EV_param,           CDDP_EV_value,
+                                 CDDP_EV_hook_call, CDDP_EV_bucket_done,     CDDP_EV_optimizer_step};
 
 CD_CHECK_TABLE(coll, "I-COLL", "collectives compute what their names say",
-               "The backend's result equals the mathematical collective over the whole grid of operation, algorithm, dtype, count, in-place flag and world size.");
+               "The backend's result equals the mathematical collective over the whole grid of operation, algorithm, "
+               "dtype, count, in-place flag and world size.");

@@ -57,11 +57,14 @@ static void report_layout(state *s, const cd_split *split)
     CD_SAY(f.title, "%s disagree on slot %lld of bucket %lld, layout %lld", who, (long long)split->key->part[2],
            (long long)split->key->part[1], (long long)split->key->part[0]);
     CD_SAY(f.expected, "rank %u: %s, %lld elements at offset %lld", split->right.rank,
-           cd_scribe_get_parameter(&s->scribe, split->right.data[0]), (long long)split->right.data[2], (long long)split->right.data[1]);
+           cd_scribe_get_parameter(&s->scribe, split->right.data[0]), (long long)split->right.data[2],
+           (long long)split->right.data[1]);
     CD_SAY(f.actual, "rank %u: %s, %lld elements at offset %lld", split->odd.rank,
-           cd_scribe_get_parameter(&s->scribe, split->odd.data[0]), (long long)split->odd.data[2], (long long)split->odd.data[1]);
-    CD_SAY(f.advice, "%s", split->key->part[0] > 0 ? "a rebuilt layout must be rank 0's on every rank (REB-07)"
-                                                   : "bucket options or the parameter list differ between ranks");
+           cd_scribe_get_parameter(&s->scribe, split->odd.data[0]), (long long)split->odd.data[2],
+           (long long)split->odd.data[1]);
+    CD_SAY(f.advice, "%s",
+           split->key->part[0] > 0 ? "a rebuilt layout must be rank 0's on every rank (REB-07)"
+                                   : "bucket options or the parameter list differ between ranks");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -72,11 +75,14 @@ static void report_launch(state *s, const cd_split *split)
     cd_split_print(split, who, sizeof who);
     f.bucket = (int32_t)split->odd.data[0];
     CD_SAY(f.title, "%s disagree on bucket launch #%lld", who, (long long)split->key->part[1]);
-    CD_SAY(f.expected, "rank %u: bucket %lld of layout %lld, %lld elements, content %016llx", split->right.rank, (long long)split->right.data[0],
-           (long long)split->right.data[1], (long long)split->right.data[3], (unsigned long long)split->right.data[2]);
-    CD_SAY(f.actual, "rank %u: bucket %lld of layout %lld, %lld elements, content %016llx", split->odd.rank, (long long)split->odd.data[0],
-           (long long)split->odd.data[1], (long long)split->odd.data[3], (unsigned long long)split->odd.data[2]);
-    CD_SAY(f.advice, "buckets must be launched in index order whatever the order in which gradients become ready (RED-06)");
+    CD_SAY(f.expected, "rank %u: bucket %lld of layout %lld, %lld elements, content %016llx", split->right.rank,
+           (long long)split->right.data[0], (long long)split->right.data[1], (long long)split->right.data[3],
+           (unsigned long long)split->right.data[2]);
+    CD_SAY(f.actual, "rank %u: bucket %lld of layout %lld, %lld elements, content %016llx", split->odd.rank,
+           (long long)split->odd.data[0], (long long)split->odd.data[1], (long long)split->odd.data[3],
+           (unsigned long long)split->odd.data[2]);
+    CD_SAY(f.advice,
+           "buckets must be launched in index order whatever the order in which gradients become ready (RED-06)");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -85,12 +91,15 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->launches.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu bucket launches seen on several ranks", (unsigned long long)s->launches.shared_count);
+        cd_scribe_exercise(&s->scribe, "%llu bucket launches seen on several ranks",
+                           (unsigned long long)s->launches.shared_count);
     /* The first difference leads to all others of its kind. */
     cd_split split;
     size_t cursor = 0;
-    if (cd_agree_next(&s->layouts, &cursor, &split)) report_layout(s, &split);
-    else if ((cursor = 0, cd_agree_next(&s->launches, &cursor, &split))) report_launch(s, &split);
+    if (cd_agree_next(&s->layouts, &cursor, &split))
+        report_layout(s, &split);
+    else if ((cursor = 0, cd_agree_next(&s->launches, &cursor, &split)))
+        report_launch(s, &split);
     cd_agree_fini(&s->layouts);
     cd_agree_fini(&s->launches);
     cd_table_fini(&s->counts);
@@ -99,6 +108,7 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_bucket_layout, CDDP_EV_bucket_launch, CDDP_EV_param};
 
-CD_CHECK_TABLE(content, "I-CONTENT", "every rank launches the same bucket with the same parameters at the same offsets",
-               "For the k-th bucket launch, bucket, layout generation and the ordered (parameter, offset, count) list agree "
-               "on all ranks. Equal shapes are not enough.");
+CD_CHECK_TABLE(
+    content, "I-CONTENT", "every rank launches the same bucket with the same parameters at the same offsets",
+    "For the k-th bucket launch, bucket, layout generation and the ordered (parameter, offset, count) list agree "
+    "on all ranks. Equal shapes are not enough.");

@@ -31,8 +31,8 @@ typedef struct batch {
 
 typedef struct state {
     cd_scribe scribe;
-    cd_table uses;   /* (epoch, sample, loads) → use */
-    cd_ranks ranks;  /* of batch */
+    cd_table uses;  /* (epoch, sample, loads) → use */
+    cd_ranks ranks; /* of batch */
     uint64_t repeated, miscounted, consumers;
     place again, before; /* the earliest repetition */
     int64_t again_sample, again_epoch;
@@ -88,7 +88,8 @@ static void report_count(state *s, const cddp_event *e, const batch *b)
 {
     if (s->miscounted++ != 0) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
-    CD_SAY(f.title, "rank %u declared %lld samples and consumed %lld", e->rank, (long long)b->declared, (long long)b->seen);
+    CD_SAY(f.title, "rank %u declared %lld samples and consumed %lld", e->rank, (long long)b->declared,
+           (long long)b->seen);
     CD_SAY(f.expected, "%lld samples at step %u micro-step %u", (long long)b->declared, b->at.step, b->at.micro_step);
     CD_SAY(f.actual, "%lld samples", (long long)b->seen);
     cd_scribe_report(&s->scribe, &f);
@@ -99,8 +100,10 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     batch *b = cd_ranks_add(&s->ranks, e->rank);
     if (b == NULL) return;
-    if (e->kind == CDDP_EV_sample) take_sample(s, e, b);
-    else if (e->kind == CDDP_EV_checkpoint) b->loads += e->as.checkpoint.loaded;
+    if (e->kind == CDDP_EV_sample)
+        take_sample(s, e, b);
+    else if (e->kind == CDDP_EV_checkpoint)
+        b->loads += e->as.checkpoint.loaded;
     else {
         /* `samples` may open or close a micro-batch; those between two of them must fit one of the two. */
         int64_t next = e->as.samples.count;
@@ -115,17 +118,25 @@ static void end(void *self)
 {
     state *s = self;
     if (s == NULL) return;
-    if (s->consumers > 1) cd_scribe_exercise(&s->scribe, "%zu samples consumed by %llu ranks", s->uses.count, (unsigned long long)s->consumers);
+    if (s->consumers > 1)
+        cd_scribe_exercise(&s->scribe, "%zu samples consumed by %llu ranks", s->uses.count,
+                           (unsigned long long)s->consumers);
     if (s->repeated > 0) {
-        cddp_event at = {.rank = s->again.rank, .step = s->again.step, .micro_step = s->again.micro_step, .sequence = s->again.sequence};
+        cddp_event at = {.rank = s->again.rank,
+                         .step = s->again.step,
+                         .micro_step = s->again.micro_step,
+                         .sequence = s->again.sequence};
         cddp_finding f = cd_finding_at(&s->scribe, &at);
         f.peer = (int32_t)s->before.rank;
         cd_finding_add_event(&f, s->before.rank, s->before.sequence);
         CD_SAY(f.title, "rank %u consumes sample %lld again in epoch %lld (%llu repeated uses in all)", s->again.rank,
                (long long)s->again_sample, (long long)s->again_epoch, (unsigned long long)s->repeated);
-        CD_SAY(f.expected, "used once: by rank %u at step %u micro-step %u", s->before.rank, s->before.step, s->before.micro_step);
-        CD_SAY(f.actual, "again by rank %u at step %u micro-step %u", s->again.rank, s->again.step, s->again.micro_step);
-        CD_SAY(f.advice, "a sampler that pads uneven shards repeats samples: drop the tail, give them weight 0, or use join");
+        CD_SAY(f.expected, "used once: by rank %u at step %u micro-step %u", s->before.rank, s->before.step,
+               s->before.micro_step);
+        CD_SAY(f.actual, "again by rank %u at step %u micro-step %u", s->again.rank, s->again.step,
+               s->again.micro_step);
+        CD_SAY(f.advice,
+               "a sampler that pads uneven shards repeats samples: drop the tail, give them weight 0, or use join");
         cd_scribe_report(&s->scribe, &f);
     }
     cd_table_fini(&s->uses);

@@ -55,17 +55,19 @@ static void report(state *s, const operation *o, const outcome *before, const cd
     f.event_count = 0;
     cd_finding_add_event(&f, o->rank, o->sequence);
     cd_finding_add_event(&f, before->rank, before->witness);
-    CD_SAY(f.title, "group '%s' reduces equal inputs to different bits: #%lld and #%lld", cd_scribe_get_group(&s->scribe, key->part[0]),
-           (long long)before->sequence, (long long)key->part[1]);
+    CD_SAY(f.title, "group '%s' reduces equal inputs to different bits: #%lld and #%lld",
+           cd_scribe_get_group(&s->scribe, key->part[0]), (long long)before->sequence, (long long)key->part[1]);
     CD_SAY(f.expected, "%016llx, as in #%lld", (unsigned long long)before->output, (long long)before->sequence);
     CD_SAY(f.actual, "%016llx", (unsigned long long)o->output);
-    CD_SAY(f.advice, "the order of summation depends on arrival or on the algorithm chosen; the backend must not promise equal bits then");
+    CD_SAY(f.advice, "the order of summation depends on arrival or on the algorithm chosen; the backend must not "
+                     "promise equal bits then");
     cd_scribe_report(&s->scribe, &f);
 }
 
 static void close_operation(state *s, const operation *o, const cd_key *key)
 {
-    uint64_t kind = cd_hash_mix(cd_hash_mix(cd_hash_mix((uint64_t)o->op, (uint64_t)o->reduce_op), (uint64_t)o->dtype), (uint64_t)o->numel);
+    uint64_t kind = cd_hash_mix(cd_hash_mix(cd_hash_mix((uint64_t)o->op, (uint64_t)o->reduce_op), (uint64_t)o->dtype),
+                                (uint64_t)o->numel);
     outcome *known = cd_table_add(&s->outcomes, CD_KEY(key->part[0], (int64_t)kind, (int64_t)o->inputs));
     if (known == NULL) return;
     if (!known->is_known) {
@@ -107,8 +109,10 @@ static void event(void *self, const cddp_event *e)
 {
     state *s = self;
     cd_scribe_learn(&s->scribe, e);
-    if (e->kind == CDDP_EV_collective_post) take_post(s, e);
-    else if (e->kind == CDDP_EV_collective_done) take_done(s, e);
+    if (e->kind == CDDP_EV_collective_post)
+        take_post(s, e);
+    else if (e->kind == CDDP_EV_collective_done)
+        take_done(s, e);
 }
 
 static void end(void *self)
@@ -121,7 +125,8 @@ static void end(void *self)
         const cd_group_facts *g = cd_scribe_find_group(&s->scribe, key->part[0]);
         if (g != NULL && (int64_t)o->posts == g->members && o->done > 0) close_operation(s, o, key);
     }
-    if (s->repeated > 0) cd_scribe_exercise(&s->scribe, "%llu reductions repeated with equal inputs", (unsigned long long)s->repeated);
+    if (s->repeated > 0)
+        cd_scribe_exercise(&s->scribe, "%llu reductions repeated with equal inputs", (unsigned long long)s->repeated);
     cd_table_fini(&s->operations);
     cd_table_fini(&s->outcomes);
     cd_check_end(s);
@@ -130,4 +135,5 @@ static void end(void *self)
 static const uint16_t kinds[] = {CDDP_EV_group, CDDP_EV_collective_post, CDDP_EV_collective_done};
 
 CD_CHECK_TABLE(det, "I-DET", "the same reduction gives the same bits",
-               "Bits are reproducible where the configuration promises it; otherwise reordering stays inside the bound and is labelled, not failed.");
+               "Bits are reproducible where the configuration promises it; otherwise reordering stays inside the bound "
+               "and is labelled, not failed.");

@@ -40,9 +40,9 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 }
 
 typedef struct site {
-    const char *name;   /* "bucket 1 on the wire" */
+    const char *name; /* "bucket 1 on the wire" */
     const char *advice;
-    int64_t kind, id;   /* reported once per */
+    int64_t kind, id; /* reported once per */
     int64_t expected, actual;
     int64_t bucket, param;
 } site;
@@ -88,19 +88,25 @@ static void take_post(state *s, const cddp_event *e, const rank_facts *r)
     s->compared++;
     char name[64];
     CD_SAY(name, "bucket %lld on the wire", (long long)c->bucket);
-    expect(s, e, &(site){name, "the requested reduction precision must hold on every reduction, also after a parameter is unfrozen",
-                         0, c->bucket, expected, c->dtype, c->bucket, -1});
+    expect(s, e,
+           &(site){name,
+                   "the requested reduction precision must hold on every reduction, also after a parameter is unfrozen",
+                   0, c->bucket, expected, c->dtype, c->bucket, -1});
 }
 
 static void take_ready(state *s, const cddp_event *e)
 {
     const cddp_event_mark_ready *m = &e->as.mark_ready;
-    int64_t gradient = recall(&s->gradients, CD_KEY(e->rank, m->param)), bucket = recall(&s->buckets, CD_KEY(e->rank, m->bucket));
-    if (gradient == CDDP_C64) gradient = CDDP_F32; /* a complex gradient lies in a real bucket of twice the length (SPA-05) */
+    int64_t gradient = recall(&s->gradients, CD_KEY(e->rank, m->param)),
+            bucket = recall(&s->buckets, CD_KEY(e->rank, m->bucket));
+    if (gradient == CDDP_C64)
+        gradient = CDDP_F32; /* a complex gradient lies in a real bucket of twice the length (SPA-05) */
     if (gradient < 0 || bucket < 0 || m->path == 2) return;
     char name[128];
     CD_SAY(name, "the gradient of %s", cd_scribe_get_parameter(&s->scribe, m->param));
-    expect(s, e, &(site){name, "a bucket holds gradients of one dtype (GRD-15, BKT-17)", 1, m->param, bucket, gradient, m->bucket, m->param});
+    expect(s, e,
+           &(site){name, "a bucket holds gradients of one dtype (GRD-15, BKT-17)", 1, m->param, bucket, gradient,
+                   m->bucket, m->param});
 }
 
 static void take_local(state *s, const cddp_event *e, const rank_facts *r)
@@ -111,8 +117,9 @@ static void take_local(state *s, const cddp_event *e, const rank_facts *r)
     if (r->gradient <= 0) return;
     char name[128];
     CD_SAY(name, "the accumulated gradient of %s", cd_scribe_get_parameter(&s->scribe, g->param));
-    expect(s, e, &(site){name, "micro-batches must be accumulated in the declared dtype, not converted at the end", 2, g->param,
-                         r->gradient - 1, g->dtype, -1, g->param});
+    expect(s, e,
+           &(site){name, "micro-batches must be accumulated in the declared dtype, not converted at the end", 2,
+                   g->param, r->gradient - 1, g->dtype, -1, g->param});
 }
 
 static void take_final(state *s, const cddp_event *e)
@@ -122,7 +129,9 @@ static void take_final(state *s, const cddp_event *e)
     if (g->presence == 0 || expected < 0) return;
     char name[128];
     CD_SAY(name, "the final gradient of %s", cd_scribe_get_parameter(&s->scribe, g->param));
-    expect(s, e, &(site){name, "the write-back casts to the parameter's dtype (HOOK-07)", 3, g->param, expected, g->dtype, g->bucket, g->param});
+    expect(s, e,
+           &(site){name, "the write-back casts to the parameter's dtype (HOOK-07)", 3, g->param, expected, g->dtype,
+                   g->bucket, g->param});
 }
 
 static void take_launch(state *s, const cddp_event *e)
@@ -132,7 +141,9 @@ static void take_launch(state *s, const cddp_event *e)
     if (expected < 0) return;
     char name[64];
     CD_SAY(name, "launched bucket %lld", (long long)b->bucket);
-    expect(s, e, &(site){name, "a bucket keeps the dtype of its parameters", 4, b->bucket, expected, b->dtype, b->bucket, -1});
+    expect(
+        s, e,
+        &(site){name, "a bucket keeps the dtype of its parameters", 4, b->bucket, expected, b->dtype, b->bucket, -1});
 }
 
 static void event(void *self, const cddp_event *e)
@@ -145,18 +156,35 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_param:
         if (e->as.param.param >= 0) remember(&s->params, CD_KEY(e->as.param.param), e->as.param.dtype);
         break;
-    case CDDP_EV_bucket_layout: remember(&s->buckets, CD_KEY(e->rank, e->as.bucket_layout.bucket), e->as.bucket_layout.dtype); break;
-    case CDDP_EV_policy:
-        if (e->as.policy.site == 0) r->wire = e->as.policy.dtype + 1;
-        else if (e->as.policy.site == 1) r->gradient = e->as.policy.dtype + 1;
+    case CDDP_EV_bucket_layout:
+        remember(&s->buckets, CD_KEY(e->rank, e->as.bucket_layout.bucket), e->as.bucket_layout.dtype);
         break;
-    case CDDP_EV_hook_call: r->has_hook = true; break;
-    case CDDP_EV_grad_local: take_local(s, e, r); break;
-    case CDDP_EV_mark_ready: take_ready(s, e); break;
-    case CDDP_EV_bucket_launch: take_launch(s, e); break;
-    case CDDP_EV_collective_post: take_post(s, e, r); break;
-    case CDDP_EV_grad_final: take_final(s, e); break;
-    default: break;
+    case CDDP_EV_policy:
+        if (e->as.policy.site == 0)
+            r->wire = e->as.policy.dtype + 1;
+        else if (e->as.policy.site == 1)
+            r->gradient = e->as.policy.dtype + 1;
+        break;
+    case CDDP_EV_hook_call:
+        r->has_hook = true;
+        break;
+    case CDDP_EV_grad_local:
+        take_local(s, e, r);
+        break;
+    case CDDP_EV_mark_ready:
+        take_ready(s, e);
+        break;
+    case CDDP_EV_bucket_launch:
+        take_launch(s, e);
+        break;
+    case CDDP_EV_collective_post:
+        take_post(s, e, r);
+        break;
+    case CDDP_EV_grad_final:
+        take_final(s, e);
+        break;
+    default:
+        break;
     }
 }
 
@@ -164,7 +192,9 @@ static void end(void *self)
 {
     state *s = self;
     if (s == NULL) return;
-    if (s->compared > 0) cd_scribe_exercise(&s->scribe, "%llu reductions compared with their declared dtype", (unsigned long long)s->compared);
+    if (s->compared > 0)
+        cd_scribe_exercise(&s->scribe, "%llu reductions compared with their declared dtype",
+                           (unsigned long long)s->compared);
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->buckets);
     cd_table_fini(&s->gradients);
@@ -172,8 +202,9 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_bucket_layout, CDDP_EV_policy, CDDP_EV_hook_call, CDDP_EV_grad_local,
-                                 CDDP_EV_mark_ready, CDDP_EV_bucket_launch, CDDP_EV_collective_post, CDDP_EV_grad_final};
+static const uint16_t kinds[] = {CDDP_EV_param,         CDDP_EV_bucket_layout,   CDDP_EV_policy,
+                                 CDDP_EV_hook_call,     CDDP_EV_grad_local,      CDDP_EV_mark_ready,
+                                 CDDP_EV_bucket_launch, CDDP_EV_collective_post, CDDP_EV_grad_final};
 
 CD_CHECK_TABLE(dtype, "I-DTYPE", "reductions and accumulations use their declared dtype",
                "Wire and accumulation dtypes equal policy at every collective and accumulation site.");

@@ -81,7 +81,8 @@ static void take_end(state *s, const cddp_event *e, const rank_facts *r)
     cddp_finding f = cd_finding_at(&s->scribe, e);
     CD_SAY(f.title, "rank %u %s", e->rank, x->end == 1 ? "was killed" : "crashed");
     CD_SAY(f.expected, "it returns");
-    CD_SAY(f.actual, "%s %lld%s%s", x->end == 1 ? "signal" : "exit code", (long long)x->detail, e->text != NULL ? ": " : "", e->text != NULL ? e->text : "");
+    CD_SAY(f.actual, "%s %lld%s%s", x->end == 1 ? "signal" : "exit code", (long long)x->detail,
+           e->text != NULL ? ": " : "", e->text != NULL ? e->text : "");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -97,10 +98,18 @@ static void event(void *self, const cddp_event *e)
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     switch (e->kind) {
-    case CDDP_EV_collective_done: take_failure(s, e, r); break;
-    case CDDP_EV_group: r->has_failed = false; break;
-    case CDDP_EV_bucket_done: take_use(s, e, r, "takes a bucket's result"); break;
-    case CDDP_EV_grad_final: take_use(s, e, r, "writes a gradient back"); break;
+    case CDDP_EV_collective_done:
+        take_failure(s, e, r);
+        break;
+    case CDDP_EV_group:
+        r->has_failed = false;
+        break;
+    case CDDP_EV_bucket_done:
+        take_use(s, e, r, "takes a bucket's result");
+        break;
+    case CDDP_EV_grad_final:
+        take_use(s, e, r, "writes a gradient back");
+        break;
     case CDDP_EV_optimizer_step: {
         if (e->as.optimizer_step.skipped) break;
         decision *x = cd_table_add(&s->decisions, CD_KEY(e->step, e->rank));
@@ -111,8 +120,11 @@ static void event(void *self, const cddp_event *e)
         take_use(s, e, r, "steps");
         break;
     }
-    case CDDP_EV_rank_end: take_end(s, e, r); break;
-    default: break;
+    case CDDP_EV_rank_end:
+        take_end(s, e, r);
+        break;
+    default:
+        break;
     }
 }
 
@@ -176,16 +188,18 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->failures + s->faults + s->deaths > 0)
-        cd_scribe_exercise(&s->scribe, "%llu operations failed, %llu faults struck, %llu ranks died", (unsigned long long)s->failures,
-                           (unsigned long long)s->faults, (unsigned long long)s->deaths);
+        cd_scribe_exercise(&s->scribe, "%llu operations failed, %llu faults struck, %llu ranks died",
+                           (unsigned long long)s->failures, (unsigned long long)s->faults,
+                           (unsigned long long)s->deaths);
     judge_decisions(s);
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->decisions);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_fault, CDDP_EV_collective_done, CDDP_EV_group, CDDP_EV_bucket_done, CDDP_EV_grad_final,
-                                 CDDP_EV_optimizer_step, CDDP_EV_rank_end};
+static const uint16_t kinds[] = {CDDP_EV_fault,      CDDP_EV_collective_done, CDDP_EV_group,   CDDP_EV_bucket_done,
+                                 CDDP_EV_grad_final, CDDP_EV_optimizer_step,  CDDP_EV_rank_end};
 
 CD_CHECK_TABLE(fail, "I-FAIL", "failures are seen, agreed on and contained",
-               "After a fault or time-out no rank reads an incomplete result; survivors agree on abort or commit; state re-arms cleanly.");
+               "After a fault or time-out no rank reads an incomplete result; survivors agree on abort or commit; "
+               "state re-arms cleanly.");

@@ -47,7 +47,9 @@ static void event(void *self, const cddp_event *e)
     if (!cd_scribe_has_equal_bits(&s->scribe, w->group)) return;
     if (g->digest != 0) s->has_digest = true;
     cd_agree_push(&s->gradients,
-                  &(cd_statement){.key = CD_KEY(e->step, e->micro_step, g->param, w->group), CD_SAYS(g->presence, g->digest, g->bucket)}, e);
+                  &(cd_statement){.key = CD_KEY(e->step, e->micro_step, g->param, w->group),
+                                  CD_SAYS(g->presence, g->digest, g->bucket)},
+                  e);
 }
 
 static void end(void *self)
@@ -55,7 +57,8 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->has_digest && s->gradients.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu synchronised gradients compared across ranks", (unsigned long long)s->gradients.shared_count);
+        cd_scribe_exercise(&s->scribe, "%llu synchronised gradients compared across ranks",
+                           (unsigned long long)s->gradients.shared_count);
     cd_split split;
     uint64_t count = 0;
     for (size_t cursor = 0; cd_agree_next_step(&s->gradients, &cursor, &split, &count);) {
@@ -64,10 +67,14 @@ static void end(void *self)
         cd_split_print(&split, who, sizeof who);
         f.bucket = (int32_t)split.odd.data[2];
         cd_finding_set_parameter(&s->scribe, &f, split.key->part[2]);
-        CD_SAY(f.title, "%s hold different gradients of %s after synchronisation (%llu parameters)", who, f.parameter, (unsigned long long)count);
-        CD_SAY(f.expected, "rank %u: %s, digest %016llx", split.right.rank, split.right.data[0] ? "a value" : "absent", (unsigned long long)split.right.data[1]);
-        CD_SAY(f.actual, "rank %u: %s, digest %016llx", split.odd.rank, split.odd.data[0] ? "a value" : "absent", (unsigned long long)split.odd.data[1]);
-        CD_SAY(f.advice, "look for a gradient that was added after finalisation, or a hook that returned a local buffer");
+        CD_SAY(f.title, "%s hold different gradients of %s after synchronisation (%llu parameters)", who, f.parameter,
+               (unsigned long long)count);
+        CD_SAY(f.expected, "rank %u: %s, digest %016llx", split.right.rank, split.right.data[0] ? "a value" : "absent",
+               (unsigned long long)split.right.data[1]);
+        CD_SAY(f.actual, "rank %u: %s, digest %016llx", split.odd.rank, split.odd.data[0] ? "a value" : "absent",
+               (unsigned long long)split.odd.data[1]);
+        CD_SAY(f.advice,
+               "look for a gradient that was added after finalisation, or a hook that returned a local buffer");
         cd_scribe_report(&s->scribe, &f);
     }
     cd_agree_fini(&s->gradients);
@@ -77,5 +84,6 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_grad_final};
 
-CD_CHECK_TABLE(gradeq, "I-GRADEQ", "synchronised gradients are equal on all ranks",
-               "After a synchronising backward, synced gradients are bitwise equal on all ranks, checked before step().");
+CD_CHECK_TABLE(
+    gradeq, "I-GRADEQ", "synchronised gradients are equal on all ranks",
+    "After a synchronising backward, synced gradients are bitwise equal on all ranks, checked before step().");

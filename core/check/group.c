@@ -12,8 +12,8 @@
 #include "core/base/hash.h"
 
 typedef struct rank_facts {
-    int64_t group;       /* of the wrapper */
-    int64_t active;      /* latest answer of the join protocol */
+    int64_t group;  /* of the wrapper */
+    int64_t active; /* latest answer of the join protocol */
     bool is_wrapped, has_joined;
 } rank_facts;
 
@@ -26,11 +26,11 @@ typedef struct key_facts {
 
 typedef struct state {
     cd_scribe scribe;
-    cd_agree groups;   /* name → id, members, members_digest */
-    cd_table names;    /* name → text, for the report */
-    cd_table seats;    /* (group, group_rank) → world rank + 1 */
-    cd_ranks ranks;    /* of rank_facts */
-    cd_table keys;     /* store key → key_facts */
+    cd_agree groups; /* name → id, members, members_digest */
+    cd_table names;  /* name → text, for the report */
+    cd_table seats;  /* (group, group_rank) → world rank + 1 */
+    cd_ranks ranks;  /* of rank_facts */
+    cd_table keys;   /* store key → key_facts */
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -52,7 +52,8 @@ static void take_group(state *s, const cddp_event *e)
     int64_t name = (int64_t)cd_hash_text(e->text);
     char *text = cd_table_add(&s->names, CD_KEY(name));
     if (text != NULL && e->text != NULL) cd_say(text, CD_SCRIBE_NAME_BYTES, "%s", e->text);
-    cd_agree_push(&s->groups, &(cd_statement){.key = CD_KEY(name), CD_SAYS(g->group, g->members, g->members_digest)}, e);
+    cd_agree_push(&s->groups, &(cd_statement){.key = CD_KEY(name), CD_SAYS(g->group, g->members, g->members_digest)},
+                  e);
     int64_t *seat = cd_table_add(&s->seats, CD_KEY(g->group, g->group_rank));
     if (seat == NULL) return;
     if (*seat != 0 && *seat != (int64_t)e->rank + 1) {
@@ -79,8 +80,10 @@ static void take_ready(state *s, const cddp_event *e)
     cddp_finding f = cd_finding_at(&s->scribe, e);
     f.bucket = (int32_t)m->bucket;
     cd_finding_set_parameter(&s->scribe, &f, m->param);
-    CD_SAY(f.title, "rank %u divides %s by %lld in a group of %lld", e->rank, f.parameter, (long long)m->factor, (long long)g->members);
-    CD_SAY(f.expected, "%lld, the size of group '%s'%s", (long long)g->members, g->name, r->has_joined ? ", or the ranks still active" : "");
+    CD_SAY(f.title, "rank %u divides %s by %lld in a group of %lld", e->rank, f.parameter, (long long)m->factor,
+           (long long)g->members);
+    CD_SAY(f.expected, "%lld, the size of group '%s'%s", (long long)g->members, g->name,
+           r->has_joined ? ", or the ranks still active" : "");
     CD_SAY(f.actual, "%lld", (long long)m->factor);
     CD_SAY(f.advice, "the divide factor is the group's size, or the active ranks under join (GRD-01)");
     cd_scribe_hold(&s->scribe, CD_KEY(1), &f);
@@ -99,9 +102,11 @@ static void take_key(state *s, const cddp_event *e)
         cddp_finding f = cd_finding_at(&s->scribe, e);
         f.peer = (int32_t)facts->rank;
         cd_finding_add_event(&f, facts->rank, facts->sequence);
-        CD_SAY(f.title, "store key '%s' has %s", e->text != NULL ? e->text : "", other_owner ? "two owners" : "the wrong generation");
+        CD_SAY(f.title, "store key '%s' has %s", e->text != NULL ? e->text : "",
+               other_owner ? "two owners" : "the wrong generation");
         CD_SAY(f.expected, "rank %u wrote generation %lld", facts->rank, (long long)facts->generation);
-        CD_SAY(f.actual, "rank %u %s generation %lld", e->rank, k->written ? "wrote" : "read in", (long long)k->generation);
+        CD_SAY(f.actual, "rank %u %s generation %lld", e->rank, k->written ? "wrote" : "read in",
+               (long long)k->generation);
         CD_SAY(f.advice, "prefix rendezvous keys with the group's name and a generation");
         cd_scribe_hold(&s->scribe, key, &f);
     }
@@ -113,10 +118,14 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     cd_scribe_learn(&s->scribe, e);
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
-    if (e->kind == CDDP_EV_group) take_group(s, e);
-    else if (e->kind == CDDP_EV_mark_ready) take_ready(s, e);
-    else if (e->kind == CDDP_EV_store_key) take_key(s, e);
-    else if (r == NULL) return;
+    if (e->kind == CDDP_EV_group)
+        take_group(s, e);
+    else if (e->kind == CDDP_EV_mark_ready)
+        take_ready(s, e);
+    else if (e->kind == CDDP_EV_store_key)
+        take_key(s, e);
+    else if (r == NULL)
+        return;
     else if (e->kind == CDDP_EV_wrap) {
         r->group = e->as.wrap.group;
         r->is_wrapped = true;
@@ -133,8 +142,10 @@ static void report_members(state *s, const cd_split *split)
     cd_split_print(split, who, sizeof who);
     const char *name = cd_table_find(&s->names, split->key);
     CD_SAY(f.title, "%s disagree on who is in group '%s'", who, name != NULL ? name : "");
-    CD_SAY(f.expected, "rank %u: %lld members, list %016llx", split->right.rank, (long long)split->right.data[1], (unsigned long long)split->right.data[2]);
-    CD_SAY(f.actual, "rank %u: %lld members, list %016llx", split->odd.rank, (long long)split->odd.data[1], (unsigned long long)split->odd.data[2]);
+    CD_SAY(f.expected, "rank %u: %lld members, list %016llx", split->right.rank, (long long)split->right.data[1],
+           (unsigned long long)split->right.data[2]);
+    CD_SAY(f.actual, "rank %u: %lld members, list %016llx", split->odd.rank, (long long)split->odd.data[1],
+           (unsigned long long)split->odd.data[2]);
     CD_SAY(f.advice, "two groups with different members need different names");
     cd_scribe_report(&s->scribe, &f);
 }
@@ -144,7 +155,8 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->groups.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu groups opened by several ranks", (unsigned long long)s->groups.shared_count);
+        cd_scribe_exercise(&s->scribe, "%llu groups opened by several ranks",
+                           (unsigned long long)s->groups.shared_count);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->groups, &cursor, &split);) report_members(s, &split);
     cd_agree_fini(&s->groups);
@@ -155,7 +167,9 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_mark_ready, CDDP_EV_join_notify, CDDP_EV_store_key, CDDP_EV_param};
+static const uint16_t kinds[] = {CDDP_EV_group,       CDDP_EV_wrap,      CDDP_EV_mark_ready,
+                                 CDDP_EV_join_notify, CDDP_EV_store_key, CDDP_EV_param};
 
-CD_CHECK_TABLE(group, "I-GROUP", "every reduction has its declared members and divisor",
-               "Members and divisor of each reduction are the declared ones; store keys have one owner set and one generation.");
+CD_CHECK_TABLE(
+    group, "I-GROUP", "every reduction has its declared members and divisor",
+    "Members and divisor of each reduction are the declared ones; store keys have one owner set and one generation.");

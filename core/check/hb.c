@@ -91,10 +91,12 @@ static void use_bucket(state *s, const cddp_event *e, const bucket_use *use)
     cd_finding_add_event(&f, e->rank, b->launch_sequence);
     f.bucket = (int32_t)use->bucket;
     cd_finding_set_parameter(&s->scribe, &f, use->param);
-    CD_SAY(f.title, "rank %u: %s %s while bucket %lld is being reduced", e->rank, f.parameter, use->what, (long long)use->bucket);
+    CD_SAY(f.title, "rank %u: %s %s while bucket %lld is being reduced", e->rank, f.parameter, use->what,
+           (long long)use->bucket);
     CD_SAY(f.expected, "after the bucket's reduction has completed");
     CD_SAY(f.actual, "between its launch (event %llu) and its completion", (unsigned long long)b->launch_sequence);
-    CD_SAY(f.advice, "wait for the bucket (finalisation does) before its memory is used again; accumulate inside no_sync");
+    CD_SAY(f.advice,
+           "wait for the bucket (finalisation does) before its memory is used again; accumulate inside no_sync");
     cd_scribe_hold(&s->scribe, CD_KEY(use->bucket), &f);
 }
 
@@ -168,11 +170,15 @@ static void report_race(state *s, const cddp_event *e, const access *before)
     const cddp_event_touch *t = &e->as.touch;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     cd_finding_add_event(&f, e->rank, before->sequence);
-    CD_SAY(f.title, "rank %u: region %lld is %s on stream %lld without waiting for the %s on stream %lld", e->rank, (long long)t->region,
-           t->write ? "written" : "read", (long long)t->on_stream, before->is_write ? "write" : "read", (long long)(before->stream - 1));
-    CD_SAY(f.expected, "an order between event %llu and event %llu", (unsigned long long)before->sequence, (unsigned long long)e->sequence);
-    CD_SAY(f.actual, "bytes %lld to %lld, none waits for the other; by %s", (long long)t->begin, (long long)t->end, e->text != NULL ? e->text : "somebody");
-    CD_SAY(f.advice, "record an event on stream %lld and let stream %lld wait for it", (long long)(before->stream - 1), (long long)t->on_stream);
+    CD_SAY(f.title, "rank %u: region %lld is %s on stream %lld without waiting for the %s on stream %lld", e->rank,
+           (long long)t->region, t->write ? "written" : "read", (long long)t->on_stream,
+           before->is_write ? "write" : "read", (long long)(before->stream - 1));
+    CD_SAY(f.expected, "an order between event %llu and event %llu", (unsigned long long)before->sequence,
+           (unsigned long long)e->sequence);
+    CD_SAY(f.actual, "bytes %lld to %lld, none waits for the other; by %s", (long long)t->begin, (long long)t->end,
+           e->text != NULL ? e->text : "somebody");
+    CD_SAY(f.advice, "record an event on stream %lld and let stream %lld wait for it", (long long)(before->stream - 1),
+           (long long)t->on_stream);
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -206,11 +212,21 @@ static void event(void *self, const cddp_event *e)
     cd_scribe_learn(&s->scribe, e);
     cd_layouts_learn(&s->layouts, e);
     switch (e->kind) {
-    case CDDP_EV_bucket_launch: take_launch(s, e); break;
-    case CDDP_EV_bucket_done: take_done(s, e); break;
-    case CDDP_EV_rebuild: take_rebuild(s, e); break;
-    case CDDP_EV_grad_final: take_final(s, e); break;
-    case CDDP_EV_grad_local: take_local(s, e); break;
+    case CDDP_EV_bucket_launch:
+        take_launch(s, e);
+        break;
+    case CDDP_EV_bucket_done:
+        take_done(s, e);
+        break;
+    case CDDP_EV_rebuild:
+        take_rebuild(s, e);
+        break;
+    case CDDP_EV_grad_final:
+        take_final(s, e);
+        break;
+    case CDDP_EV_grad_local:
+        take_local(s, e);
+        break;
     case CDDP_EV_mark_ready:
         use_bucket(s, e, &(bucket_use){e->as.mark_ready.bucket, e->as.mark_ready.param, "is copied in"});
         break;
@@ -220,9 +236,14 @@ static void event(void *self, const cddp_event *e)
             use_bucket(s, e, &(bucket_use){place->bucket, e->as.optimizer_touch.param, "is stepped on"});
         break;
     }
-    case CDDP_EV_order: take_order(s, e); break;
-    case CDDP_EV_touch: take_touch(s, e); break;
-    default: break;
+    case CDDP_EV_order:
+        take_order(s, e);
+        break;
+    case CDDP_EV_touch:
+        take_touch(s, e);
+        break;
+    default:
+        break;
     }
 }
 
@@ -231,7 +252,8 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->reused + s->ordered > 0)
-        cd_scribe_exercise(&s->scribe, "%llu uses of a bucket after its completion, %llu ordered accesses across streams",
+        cd_scribe_exercise(&s->scribe,
+                           "%llu uses of a bucket after its completion, %llu ordered accesses across streams",
                            (unsigned long long)s->reused, (unsigned long long)s->ordered);
     cd_layouts_fini(&s->layouts);
     cd_table_fini(&s->flights);
@@ -242,8 +264,11 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_bucket_layout, CDDP_EV_bucket_launch, CDDP_EV_bucket_done, CDDP_EV_rebuild,
-                                 CDDP_EV_grad_final, CDDP_EV_grad_local, CDDP_EV_mark_ready, CDDP_EV_optimizer_touch, CDDP_EV_order, CDDP_EV_touch};
+static const uint16_t kinds[] = {CDDP_EV_param,       CDDP_EV_bucket_layout, CDDP_EV_bucket_launch,
+                                 CDDP_EV_bucket_done, CDDP_EV_rebuild,       CDDP_EV_grad_final,
+                                 CDDP_EV_grad_local,  CDDP_EV_mark_ready,    CDDP_EV_optimizer_touch,
+                                 CDDP_EV_order,       CDDP_EV_touch};
 
 CD_CHECK_TABLE(hb, "I-HB", "no buffer is touched while somebody else may use it",
-               "Happens-before: last write before the launch reads, completion before the next write, read or reuse; per stream, by vector clocks.");
+               "Happens-before: last write before the launch reads, completion before the next write, read or reuse; "
+               "per stream, by vector clocks.");

@@ -7,7 +7,8 @@
 **               hook_done digests across ranks where the backend promises equal bits.
 ** Exercised     a hook call completed.
 ** Blame         the rank and the bucket; for a law the rank that broke it.
-** Limits        calls with the zeros of a joined rank have no window and are left out. The first pass of a static graph marks no bucket as last (STA-04), so is_last is judged from the second
+** Limits        calls with the zeros of a joined rank have no window and are left out. The first pass of a static graph
+*marks no bucket as last (STA-04), so is_last is judged from the second
 **               window on. What a hook declares to be no communication (noop) makes ranks differ, as it should.
 */
 #include "core/check/scribe.h"
@@ -33,9 +34,9 @@ typedef struct call {
 
 typedef struct state {
     cd_scribe scribe;
-    cd_ranks ranks;    /* of rank_facts */
-    cd_table calls;    /* (rank, bucket) → call */
-    cd_agree results;  /* (step, micro-step, bucket) → digest, dtype */
+    cd_ranks ranks;   /* of rank_facts */
+    cd_table calls;   /* (rank, bucket) → call */
+    cd_agree results; /* (step, micro-step, bucket) → digest, dtype */
     uint64_t completed;
 } state;
 
@@ -60,7 +61,8 @@ static void report(state *s, const cddp_event *e, const breach *b)
     if (!cd_scribe_is_first(&s->scribe, CD_KEY(0, b->bucket), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     f.bucket = (int32_t)b->bucket;
-    CD_SAY(f.title, "rank %u: hook %s%s%s", e->rank, e->text != NULL ? e->text : "", e->text != NULL ? " " : "", b->title);
+    CD_SAY(f.title, "rank %u: hook %s%s%s", e->rank, e->text != NULL ? e->text : "", e->text != NULL ? " " : "",
+           b->title);
     CD_SAY(f.expected, "%s", b->expected);
     CD_SAY(f.actual, "%s", b->actual);
     CD_SAY(f.advice, "a hook is called once per bucket per synchronised backward, in bucket order (HOOK-04)");
@@ -76,18 +78,22 @@ static void take_call(state *s, const cddp_event *e, rank_facts *r)
     char expected[96], actual[96];
     CD_SAY(expected, "one call for bucket %lld between two finalisations", (long long)h->bucket);
     CD_SAY(actual, "another call at event %llu", (unsigned long long)e->sequence);
-    if (c->window == r->windows + 1) report(s, e, &(breach){h->bucket, "is called twice for one bucket", expected, actual});
+    if (c->window == r->windows + 1)
+        report(s, e, &(breach){h->bucket, "is called twice for one bucket", expected, actual});
     CD_SAY(expected, "a bucket after %lld", (long long)(r->last_bucket - 1));
     CD_SAY(actual, "bucket %lld", (long long)h->bucket);
-    if (h->bucket + 1 < r->last_bucket) report(s, e, &(breach){h->bucket, "is called out of bucket order", expected, actual});
+    if (h->bucket + 1 < r->last_bucket)
+        report(s, e, &(breach){h->bucket, "is called out of bucket order", expected, actual});
     bool is_last = h->bucket + 1 == r->bucket_count;
-    CD_SAY(expected, "is_last %s: bucket %lld of %lld", is_last ? "set" : "not set", (long long)h->bucket, (long long)r->bucket_count);
+    CD_SAY(expected, "is_last %s: bucket %lld of %lld", is_last ? "set" : "not set", (long long)h->bucket,
+           (long long)r->bucket_count);
     CD_SAY(actual, "is_last %s", h->is_last ? "set" : "not set");
     if (r->windows > 0 && r->bucket_count > 0 && is_last != (h->is_last != 0))
         report(s, e, &(breach){h->bucket, "is told wrongly which bucket is last", expected, actual});
     CD_SAY(expected, "layout %lld", (long long)r->generation);
     CD_SAY(actual, "layout %lld", (long long)h->generation);
-    if (h->generation != r->generation) report(s, e, &(breach){h->bucket, "sees a layout that is not in force", expected, actual});
+    if (h->generation != r->generation)
+        report(s, e, &(breach){h->bucket, "sees a layout that is not in force", expected, actual});
     *c = (call){r->windows + 1, true, e->sequence};
     r->last_bucket = h->bucket + 1;
 }
@@ -97,12 +103,15 @@ static void take_done(state *s, const cddp_event *e, rank_facts *r)
     const cddp_event_hook_done *h = &e->as.hook_done;
     call *c = cd_table_add(&s->calls, CD_KEY(e->rank, h->bucket));
     if (c == NULL) return;
-    if (!c->is_open) report(s, e, &(breach){h->bucket, "completes without having been called", "a call before", "no open call"});
+    if (!c->is_open)
+        report(s, e, &(breach){h->bucket, "completes without having been called", "a call before", "no open call"});
     c->is_open = false;
     r->done++;
     s->completed++;
     if (r->is_wrapped && h->digest != 0 && cd_scribe_has_equal_bits(&s->scribe, r->group))
-        cd_agree_push(&s->results, &(cd_statement){.key = CD_KEY(e->step, e->micro_step, h->bucket), CD_SAYS(h->digest, h->dtype)}, e);
+        cd_agree_push(&s->results,
+                      &(cd_statement){.key = CD_KEY(e->step, e->micro_step, h->bucket), CD_SAYS(h->digest, h->dtype)},
+                      e);
 }
 
 static void take_law(state *s, const cddp_event *e)
@@ -113,10 +122,12 @@ static void take_law(state *s, const cddp_event *e)
     if (!cd_scribe_is_first(&s->scribe, CD_KEY(1, l->bucket), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     f.bucket = (int32_t)l->bucket;
-    CD_SAY(f.title, "rank %u: the hook breaks its law for bucket %lld: %s", e->rank, (long long)l->bucket, e->text != NULL ? e->text : "");
+    CD_SAY(f.title, "rank %u: the hook breaks its law for bucket %lld: %s", e->rank, (long long)l->bucket,
+           e->text != NULL ? e->text : "");
     CD_SAY(f.expected, "%.17g, within %.3g", right, bound);
     CD_SAY(f.actual, "%.17g", left);
-    CD_SAY(f.advice, "state that is keyed by bucket index does not survive a rebuild; error feedback must remember what was not sent");
+    CD_SAY(f.advice, "state that is keyed by bucket index does not survive a rebuild; error feedback must remember "
+                     "what was not sent");
     cd_scribe_hold(&s->scribe, CD_KEY(1, l->bucket), &f);
 }
 
@@ -127,7 +138,8 @@ static void take_compare(state *s, const cddp_event *e)
     if (!cd_scribe_is_first(&s->scribe, CD_KEY(2, c->param), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     cd_finding_set_parameter(&s->scribe, &f, c->param);
-    CD_SAY(f.title, "rank %u: the hook's result for %s breaks its law: %s", e->rank, f.parameter, e->text != NULL ? e->text : "");
+    CD_SAY(f.title, "rank %u: the hook's result for %s breaks its law: %s", e->rank, f.parameter,
+           e->text != NULL ? e->text : "");
     CD_SAY(f.expected, "%.17g, within %.3g", cd_f64_of(c->expected), cd_f64_of(c->bound));
     CD_SAY(f.actual, "%.17g at element %lld", cd_f64_of(c->actual), (long long)c->element);
     cd_scribe_hold(&s->scribe, CD_KEY(2, c->param), &f);
@@ -161,19 +173,26 @@ static void event(void *self, const cddp_event *e)
         r->generation = e->as.bucket_layout.generation;
         if (e->as.bucket_layout.bucket >= r->bucket_count) r->bucket_count = e->as.bucket_layout.bucket + 1;
         break;
-    case CDDP_EV_bucket_launch: r->is_shadow = e->as.bucket_launch.shadow; break;
+    case CDDP_EV_bucket_launch:
+        r->is_shadow = e->as.bucket_launch.shadow;
+        break;
     case CDDP_EV_hook_call:
         if (!r->is_shadow) take_call(s, e, r);
         break;
     case CDDP_EV_hook_done:
         if (!r->is_shadow) take_done(s, e, r);
         break;
-    case CDDP_EV_hook_law: take_law(s, e); break;
-    case CDDP_EV_compare: take_compare(s, e); break;
+    case CDDP_EV_hook_law:
+        take_law(s, e);
+        break;
+    case CDDP_EV_compare:
+        take_compare(s, e);
+        break;
     case CDDP_EV_backward_end:
         if (e->as.backward_end.finalized) close_window(s, e, r);
         break;
-    default: break;
+    default:
+        break;
     }
 }
 
@@ -202,8 +221,10 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_bucket_layout, CDDP_EV_bucket_launch, CDDP_EV_hook_call, CDDP_EV_hook_done,
-                                 CDDP_EV_hook_law, CDDP_EV_compare, CDDP_EV_backward_end};
+static const uint16_t kinds[] = {CDDP_EV_param,         CDDP_EV_group,       CDDP_EV_wrap,      CDDP_EV_bucket_layout,
+                                 CDDP_EV_bucket_launch, CDDP_EV_hook_call,   CDDP_EV_hook_done, CDDP_EV_hook_law,
+                                 CDDP_EV_compare,       CDDP_EV_backward_end};
 
-CD_CHECK_TABLE(hook, "I-HOOK", "the comm hook keeps its contract and its law",
-               "The hook contract holds per bucket and window; hook state is consistent over steps, rebuilds and ranks.");
+CD_CHECK_TABLE(
+    hook, "I-HOOK", "the comm hook keeps its contract and its law",
+    "The hook contract holds per bucket and window; hook state is consistent over steps, rebuilds and ranks.");

@@ -64,14 +64,17 @@ static void event(void *self, const cddp_event *e)
         const cddp_event_wrap *w = &e->as.wrap;
         int64_t *wraps = cd_ranks_add(&s->wraps, e->rank);
         if (wraps != NULL) (*wraps)++;
-        cd_agree_push(&s->tables,
-                      &(cd_statement){.key = CD_KEY(ABOUT_WRAP, w->group), CD_SAYS(w->params, w->buffers, w->init_sync)}, e);
+        cd_agree_push(
+            &s->tables,
+            &(cd_statement){.key = CD_KEY(ABOUT_WRAP, w->group), CD_SAYS(w->params, w->buffers, w->init_sync)}, e);
     } else if (e->as.value.moment == 1 && e->as.value.what <= 1) {
         const cddp_event_value *v = &e->as.value;
         if (v->digest != 0) s->has_digest = true;
         const int64_t *wraps = cd_ranks_find(&s->wraps, e->rank);
-        cd_agree_push(&s->values,
-                      &(cd_statement){.key = CD_KEY(v->what, v->id, wraps != NULL ? *wraps : 0), CD_SAYS(v->presence, v->digest)}, e);
+        cd_agree_push(
+            &s->values,
+            &(cd_statement){.key = CD_KEY(v->what, v->id, wraps != NULL ? *wraps : 0), CD_SAYS(v->presence, v->digest)},
+            e);
     }
 }
 
@@ -89,7 +92,10 @@ static void report_table(state *s, const cd_split *split)
     const int64_t *x = split->right.data, *y = split->odd.data;
     int64_t id = split->key->part[1];
     if (split->key->part[0] == ABOUT_PARAM) {
-        const char *what = x[3] != y[3] ? "name" : x[0] != y[0] || x[2] != y[2] ? "shape" : x[1] != y[1] ? "dtype" : "flags";
+        const char *what = x[3] != y[3]                   ? "name"
+                           : x[0] != y[0] || x[2] != y[2] ? "shape"
+                           : x[1] != y[1]                 ? "dtype"
+                                                          : "flags";
         CD_SAY(f.parameter, "%s", cd_scribe_get_ordinal(&s->scribe, id));
         f.param = (int32_t)y[5];
         say_flags(x[4], right, sizeof right);
@@ -102,12 +108,16 @@ static void report_table(state *s, const cd_split *split)
         CD_SAY(f.advice, "ranks must build the same model; dtypes are not verified at construction (INI-09)");
     } else if (split->key->part[0] == ABOUT_BUFFER) {
         CD_SAY(f.title, "%s disagree on buffer %s", who, cd_scribe_get_buffer(&s->scribe, id));
-        CD_SAY(f.expected, "rank %u: %lld elements of %s%s", split->right.rank, (long long)x[0], cddp_dtype_name((cddp_dtype)x[1]), x[3] ? ", ignored" : "");
-        CD_SAY(f.actual, "rank %u: %lld elements of %s%s", split->odd.rank, (long long)y[0], cddp_dtype_name((cddp_dtype)y[1]), y[3] ? ", ignored" : "");
+        CD_SAY(f.expected, "rank %u: %lld elements of %s%s", split->right.rank, (long long)x[0],
+               cddp_dtype_name((cddp_dtype)x[1]), x[3] ? ", ignored" : "");
+        CD_SAY(f.actual, "rank %u: %lld elements of %s%s", split->odd.rank, (long long)y[0],
+               cddp_dtype_name((cddp_dtype)y[1]), y[3] ? ", ignored" : "");
     } else {
         CD_SAY(f.title, "%s disagree on how many parameters and buffers are wrapped", who);
-        CD_SAY(f.expected, "rank %u: %lld parameters, %lld buffers%s", split->right.rank, (long long)x[0], (long long)x[1], x[2] ? "" : ", no initial sync");
-        CD_SAY(f.actual, "rank %u: %lld parameters, %lld buffers%s", split->odd.rank, (long long)y[0], (long long)y[1], y[2] ? "" : ", no initial sync");
+        CD_SAY(f.expected, "rank %u: %lld parameters, %lld buffers%s", split->right.rank, (long long)x[0],
+               (long long)x[1], x[2] ? "" : ", no initial sync");
+        CD_SAY(f.actual, "rank %u: %lld parameters, %lld buffers%s", split->odd.rank, (long long)y[0], (long long)y[1],
+               y[2] ? "" : ", no initial sync");
     }
     cd_scribe_report(&s->scribe, &f);
 }
@@ -126,13 +136,15 @@ static void report_values(state *s)
     char who[160];
     cd_split_print(&first, who, sizeof who);
     bool is_buffer = first.key->part[0] == 1;
-    const char *name = is_buffer ? cd_scribe_get_buffer(&s->scribe, first.key->part[1]) : cd_scribe_get_ordinal(&s->scribe, first.key->part[1]);
+    const char *name = is_buffer ? cd_scribe_get_buffer(&s->scribe, first.key->part[1])
+                                 : cd_scribe_get_ordinal(&s->scribe, first.key->part[1]);
     if (!is_buffer) CD_SAY(f.parameter, "%s", name);
-    CD_SAY(f.title, "%s start with different values of %s %s (%llu tensors in all)", who, is_buffer ? "buffer" : "parameter", name,
-           (unsigned long long)count);
+    CD_SAY(f.title, "%s start with different values of %s %s (%llu tensors in all)", who,
+           is_buffer ? "buffer" : "parameter", name, (unsigned long long)count);
     CD_SAY(f.expected, "rank %u: digest %016llx", first.right.rank, (unsigned long long)first.right.data[1]);
     CD_SAY(f.actual, "rank %u: digest %016llx", first.odd.rank, (unsigned long long)first.odd.data[1]);
-    CD_SAY(f.advice, "without the initial synchronisation equal starting values are the caller's responsibility (INI-14)");
+    CD_SAY(f.advice,
+           "without the initial synchronisation equal starting values are the caller's responsibility (INI-14)");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -141,7 +153,8 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->has_digest && s->values.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu initial tensors compared across ranks", (unsigned long long)s->values.shared_count);
+        cd_scribe_exercise(&s->scribe, "%llu initial tensors compared across ranks",
+                           (unsigned long long)s->values.shared_count);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->tables, &cursor, &split);) report_table(s, &split);
     report_values(s);

@@ -105,9 +105,10 @@ static void take_touch(state *s, const cddp_event *e)
     CD_SAY(f.title, "rank %u: memory region %lld is %s after it was released", e->rank, (long long)e->as.touch.region,
            e->as.touch.write ? "written" : "read");
     CD_SAY(f.expected, "no access after the release");
-    CD_SAY(f.actual, "bytes %lld to %lld on stream %lld, by %s", (long long)e->as.touch.begin, (long long)e->as.touch.end,
-           (long long)e->as.touch.on_stream, e->text != NULL ? e->text : "somebody");
-    CD_SAY(f.advice, "keep the buffer alive until the stream that uses it has passed, or record the stream with the allocator");
+    CD_SAY(f.actual, "bytes %lld to %lld on stream %lld, by %s", (long long)e->as.touch.begin,
+           (long long)e->as.touch.end, (long long)e->as.touch.on_stream, e->text != NULL ? e->text : "somebody");
+    CD_SAY(f.advice,
+           "keep the buffer alive until the stream that uses it has passed, or record the stream with the allocator");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -141,26 +142,43 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     cd_scribe_learn(&s->scribe, e);
     switch (e->kind) {
-    case CDDP_EV_collective_post: take_collective(s, e, e->as.collective_post.group); break;
-    case CDDP_EV_collective_wait: take_collective(s, e, e->as.collective_wait.group); break;
-    case CDDP_EV_collective_done: take_collective(s, e, e->as.collective_done.group); break;
-    case CDDP_EV_group_close: take_close(s, e); break;
+    case CDDP_EV_collective_post:
+        take_collective(s, e, e->as.collective_post.group);
+        break;
+    case CDDP_EV_collective_wait:
+        take_collective(s, e, e->as.collective_wait.group);
+        break;
+    case CDDP_EV_collective_done:
+        take_collective(s, e, e->as.collective_done.group);
+        break;
+    case CDDP_EV_group_close:
+        take_close(s, e);
+        break;
     case CDDP_EV_group_abort: {
         member *m = cd_table_add(&s->members, CD_KEY(e->as.group_abort.group, e->rank));
         if (m != NULL) m->is_aborted = true;
         break;
     }
-    case CDDP_EV_memory: take_memory(s, e); break;
-    case CDDP_EV_touch: take_touch(s, e); break;
-    case CDDP_EV_store_key: take_store_key(s, e); break;
-    case CDDP_EV_rank_end: take_rank_end(s, e); break;
+    case CDDP_EV_memory:
+        take_memory(s, e);
+        break;
+    case CDDP_EV_touch:
+        take_touch(s, e);
+        break;
+    case CDDP_EV_store_key:
+        take_store_key(s, e);
+        break;
+    case CDDP_EV_rank_end:
+        take_rank_end(s, e);
+        break;
     case CDDP_EV_group: {
         /* A group that is opened again under the same id starts a new life. */
         member *m = cd_table_add(&s->members, CD_KEY(e->as.group.group, e->rank));
         if (m != NULL) *m = (member){0};
         break;
     }
-    default: break;
+    default:
+        break;
     }
 }
 
@@ -169,8 +187,8 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->closed + s->released > 0)
-        cd_scribe_exercise(&s->scribe, "%llu groups closed after use, %llu regions released after use", (unsigned long long)s->closed,
-                           (unsigned long long)s->released);
+        cd_scribe_exercise(&s->scribe, "%llu groups closed after use, %llu regions released after use",
+                           (unsigned long long)s->closed, (unsigned long long)s->released);
     for (size_t i = 0; i < s->members.count; i++) {
         const member *m = cd_table_value(&s->members, i);
         const cd_key *key = cd_table_key(&s->members, i);
@@ -178,8 +196,8 @@ static void end(void *self)
         if (m->outstanding <= 0 || m->is_aborted || good == NULL || *good == 0) continue;
         cddp_event at = {.rank = (uint32_t)key->part[1], .step = m->close_step, .sequence = m->close_sequence};
         cddp_finding f = cd_finding_at(&s->scribe, &at);
-        CD_SAY(f.title, "rank %u closes group '%s' with %lld works not given back", at.rank, cd_scribe_get_group(&s->scribe, key->part[0]),
-               (long long)m->outstanding);
+        CD_SAY(f.title, "rank %u closes group '%s' with %lld works not given back", at.rank,
+               cd_scribe_get_group(&s->scribe, key->part[0]), (long long)m->outstanding);
         CD_SAY(f.expected, "every work waited for or released before the close");
         CD_SAY(f.actual, "%lld of %lld outstanding", (long long)m->outstanding, (long long)m->posted);
         cd_scribe_report(&s->scribe, &f);
@@ -190,8 +208,9 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_collective_post, CDDP_EV_collective_wait, CDDP_EV_collective_done, CDDP_EV_group_close,
-                                 CDDP_EV_group_abort, CDDP_EV_group, CDDP_EV_memory, CDDP_EV_touch, CDDP_EV_store_key, CDDP_EV_rank_end};
+static const uint16_t kinds[] = {
+    CDDP_EV_collective_post, CDDP_EV_collective_wait, CDDP_EV_collective_done, CDDP_EV_group_close, CDDP_EV_group_abort,
+    CDDP_EV_group,           CDDP_EV_memory,          CDDP_EV_touch,           CDDP_EV_store_key,   CDDP_EV_rank_end};
 
 CD_CHECK_TABLE(life, "I-LIFE", "nothing is used after it was given back",
                "No buffer, work handle, store or group is recycled while an operation or handle can still touch it.");

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-LIVE: no rank waits forever. When one does, the chain of who waits for whom is followed to its root or its cycle.
 **
-** Judged from   group (members), collective_post, collective_wait, collective_done and rank_end: a rank that hung, whose
+** Judged from   group (members), collective_post, collective_wait, collective_done and rank_end: a rank that hung,
+*whose
 **               wait timed out, or whose wait failed because a peer had returned without it, waits for the members of
 **               that group that have not posted the operation.
 ** Exercised     a wait of at least two ranks was followed and every rank's end is known.
@@ -105,23 +106,27 @@ static void event(void *self, const cddp_event *e)
         if (m != NULL) m->is_open = true;
         break;
     }
-    case CDDP_EV_collective_post: take_post(s, e); break;
-    case CDDP_EV_collective_wait: take_wait(e, r); break;
-    case CDDP_EV_collective_done: take_done(s, e, r); break;
+    case CDDP_EV_collective_post:
+        take_post(s, e);
+        break;
+    case CDDP_EV_collective_wait:
+        take_wait(e, r);
+        break;
+    case CDDP_EV_collective_done:
+        take_done(s, e, r);
+        break;
     case CDDP_EV_rank_end:
         r->has_ended = true;
         r->end = e->as.rank_end.end;
         r->status = e->as.rank_end.status;
         r->end_sequence = e->sequence;
         break;
-    default: break;
+    default:
+        break;
     }
 }
 
-static bool is_stuck(const rank_facts *r)
-{
-    return r->is_known && (r->end == 2 || r->has_given_up);
-}
+static bool is_stuck(const rank_facts *r) { return r->is_known && (r->end == 2 || r->has_given_up); }
 
 /* The first member of the group that has not posted the operation that `rank` waits for; -1 when there is none. */
 static int64_t missing_for(const state *s, const rank_facts *r)
@@ -140,9 +145,12 @@ static int64_t missing_for(const state *s, const rank_facts *r)
 static void describe_end(const rank_facts *r, char *text, size_t text_bytes)
 {
     static const char *const words[] = {"ended normally", "was killed", "hangs outside a collective", "crashed"};
-    if (!r->has_ended) cd_say(text, text_bytes, "was last seen at step %u", r->step);
-    else if (r->end == 0 && r->status != CDDP_OK) cd_say(text, text_bytes, "ended with an error (%s)", cddp_status_text((cddp_status)r->status));
-    else cd_say(text, text_bytes, "%s after step %u", words[r->end >= 0 && r->end < 4 ? r->end : 2], r->step);
+    if (!r->has_ended)
+        cd_say(text, text_bytes, "was last seen at step %u", r->step);
+    else if (r->end == 0 && r->status != CDDP_OK)
+        cd_say(text, text_bytes, "ended with an error (%s)", cddp_status_text((cddp_status)r->status));
+    else
+        cd_say(text, text_bytes, "%s after step %u", words[r->end >= 0 && r->end < 4 ? r->end : 2], r->step);
 }
 
 typedef struct chain {
@@ -177,8 +185,9 @@ static void describe_wait(state *s, uint32_t rank, char *text, size_t text_bytes
     const operation *o = cd_table_find(&s->operations, CD_KEY(r->waiting_group, r->waiting_sequence));
     char operation_words[96] = "an operation";
     if (o != NULL) cd_operation_print(o->data, operation_words, sizeof operation_words);
-    cd_say(text, text_bytes, "rank %u waits for rank %lld in %s, #%lld of group '%s'", rank, (long long)missing_for(s, r), operation_words,
-           (long long)r->waiting_sequence, cd_scribe_get_group(&s->scribe, r->waiting_group));
+    cd_say(text, text_bytes, "rank %u waits for rank %lld in %s, #%lld of group '%s'", rank,
+           (long long)missing_for(s, r), operation_words, (long long)r->waiting_sequence,
+           cd_scribe_get_group(&s->scribe, r->waiting_group));
 }
 
 static void report_cycle(state *s, const chain *c, cddp_finding *f)
@@ -193,7 +202,8 @@ static void report_cycle(state *s, const chain *c, cddp_finding *f)
     describe_wait(s, peer, f->actual, sizeof f->actual);
     f->peer = (int32_t)peer;
     cd_finding_add_event(f, c->root, other->wait_sequence);
-    CD_SAY(f->advice, "operations of several groups must be issued in one order on all ranks, or the slots for them must suffice");
+    CD_SAY(f->advice,
+           "operations of several groups must be issued in one order on all ranks, or the slots for them must suffice");
 }
 
 static void report_root(state *s, const chain *c, cddp_finding *f)
@@ -230,7 +240,8 @@ static void report(state *s, uint32_t rank)
     } else {
         CD_SAY(f.title, "rank %u never comes back", rank);
         CD_SAY(f.expected, "it returns");
-        CD_SAY(f.actual, "it waits %s", r->is_waiting ? "for an operation that all members have posted" : "outside a collective");
+        CD_SAY(f.actual, "it waits %s",
+               r->is_waiting ? "for an operation that all members have posted" : "outside a collective");
     }
     cd_scribe_report(&s->scribe, &f);
 }
@@ -248,7 +259,8 @@ static void end(void *self)
         if (stuck < 0 && is_stuck(r)) stuck = i;
     }
     if (known > 1 && ended == known && s->waits > 1)
-        cd_scribe_exercise(&s->scribe, "%llu waits ended and the end of all %u ranks is known", (unsigned long long)s->waits, known);
+        cd_scribe_exercise(&s->scribe, "%llu waits ended and the end of all %u ranks is known",
+                           (unsigned long long)s->waits, known);
     /* One finding: who waits for a stuck rank is stuck for the same reason. */
     if (stuck >= 0) report(s, (uint32_t)stuck);
     cd_ranks_fini(&s->ranks);
@@ -257,7 +269,9 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_group, CDDP_EV_collective_post, CDDP_EV_collective_wait, CDDP_EV_collective_done, CDDP_EV_rank_end, CDDP_EV_fault};
+static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_collective_post, CDDP_EV_collective_wait,
+                                 CDDP_EV_collective_done, CDDP_EV_rank_end,        CDDP_EV_fault};
 
-CD_CHECK_TABLE(live, "I-LIVE", "no rank waits forever",
-               "Under a fair schedule and bounded in-flight slots no rank waits forever; the wait-for graph is acyclic.");
+CD_CHECK_TABLE(
+    live, "I-LIVE", "no rank waits forever",
+    "Under a fair schedule and bounded in-flight slots no rank waits forever; the wait-for graph is acyclic.");

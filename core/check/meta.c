@@ -16,18 +16,17 @@
 
 #include "cddp/tensor.h"
 
-
 #include <string.h>
 
 typedef struct rank_facts {
-    bool find_unused, broadcast_buffers, has_hook, joins; /* settings */
+    bool find_unused, broadcast_buffers, has_hook, joins;       /* settings */
     bool has_map, has_buffer_sync, has_hook_call, has_notified; /* effects */
     bool has_armed, finalized, is_armed, last_sync;
     bool told_no_sync;
     int64_t buffers, launches, depth, silent_backwards, world_size;
-    int64_t wire;      /* declared dtype + 1; 0: none */
+    int64_t wire; /* declared dtype + 1; 0: none */
     int64_t narrow_calls, wide_calls;
-    cddp_event last;   /* any event of the rank, as a place for findings at the end */
+    cddp_event last; /* any event of the rank, as a place for findings at the end */
 } rank_facts;
 
 typedef struct state {
@@ -73,7 +72,8 @@ static void report_no_sync(state *s, const cddp_event *e, rank_facts *r, const c
     CD_SAY(f.title, "no_sync has no effect on rank %u: %s", e->rank, what);
     CD_SAY(f.expected, "gradients accumulate locally until the first forward outside no_sync");
     CD_SAY(f.actual, "%s at step %u micro-step %u", what, e->step, e->micro_step);
-    CD_SAY(f.advice, "the flag is read in forward (FWD-03): forward and backward of a micro-step belong into the same context");
+    CD_SAY(f.advice,
+           "the flag is read in forward (FWD-03): forward and backward of a micro-step belong into the same context");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -92,11 +92,14 @@ static void take_hook(state *s, rank_facts *r, const cddp_event *e)
     if (bytes == NULL) return;
     if (e->kind == CDDP_EV_hook_call) {
         r->has_hook_call = true;
-        bool narrow = r->wire != 0 && cddp_dtype_bytes((cddp_dtype)(r->wire - 1)) < cddp_dtype_bytes((cddp_dtype)e->as.hook_call.dtype);
+        bool narrow = r->wire != 0 &&
+                      cddp_dtype_bytes((cddp_dtype)(r->wire - 1)) < cddp_dtype_bytes((cddp_dtype)e->as.hook_call.dtype);
         *bytes = narrow ? e->as.hook_call.bytes : 0;
     } else if (*bytes > 0 && e->as.hook_done.wire_bytes > 0) {
-        if (e->as.hook_done.wire_bytes < *bytes) r->narrow_calls++;
-        else r->wide_calls++;
+        if (e->as.hook_done.wire_bytes < *bytes)
+            r->narrow_calls++;
+        else
+            r->wide_calls++;
     }
 }
 
@@ -108,11 +111,21 @@ static void event(void *self, const cddp_event *e)
     r->last = *e;
     r->last.text = NULL;
     switch (e->kind) {
-    case CDDP_EV_rank_begin: r->world_size = e->as.rank_begin.world_size; break;
-    case CDDP_EV_option: take_option(r, e->text); break;
-    case CDDP_EV_wrap: r->buffers = e->as.wrap.buffers; break;
-    case CDDP_EV_no_sync: r->depth = e->as.no_sync.entered ? e->as.no_sync.depth : e->as.no_sync.depth - 1; break;
-    case CDDP_EV_forward_begin: take_forward(s, e, r); break;
+    case CDDP_EV_rank_begin:
+        r->world_size = e->as.rank_begin.world_size;
+        break;
+    case CDDP_EV_option:
+        take_option(r, e->text);
+        break;
+    case CDDP_EV_wrap:
+        r->buffers = e->as.wrap.buffers;
+        break;
+    case CDDP_EV_no_sync:
+        r->depth = e->as.no_sync.entered ? e->as.no_sync.depth : e->as.no_sync.depth - 1;
+        break;
+    case CDDP_EV_forward_begin:
+        take_forward(s, e, r);
+        break;
     case CDDP_EV_bucket_launch:
         if (e->as.bucket_launch.shadow) break;
         r->launches++;
@@ -126,15 +139,24 @@ static void event(void *self, const cddp_event *e)
             r->silent_backwards++;
         }
         break;
-    case CDDP_EV_used_local: r->has_map = true; break;
-    case CDDP_EV_buffer_sync: r->has_buffer_sync |= e->as.buffer_sync.location <= 1; break;
-    case CDDP_EV_join_notify: r->has_notified = true; break;
+    case CDDP_EV_used_local:
+        r->has_map = true;
+        break;
+    case CDDP_EV_buffer_sync:
+        r->has_buffer_sync |= e->as.buffer_sync.location <= 1;
+        break;
+    case CDDP_EV_join_notify:
+        r->has_notified = true;
+        break;
     case CDDP_EV_policy:
         if (e->as.policy.site == 0) r->wire = e->as.policy.dtype + 1;
         break;
     case CDDP_EV_hook_call:
-    case CDDP_EV_hook_done: take_hook(s, r, e); break;
-    default: break;
+    case CDDP_EV_hook_done:
+        take_hook(s, r, e);
+        break;
+    default:
+        break;
     }
 }
 
@@ -155,16 +177,20 @@ static void judge_rank(state *s, const rank_facts *r)
         bool is_on, is_due, is_seen;
     } rows[] = {
         {"find_unused_parameters", "a used map after a finalised backward", r->find_unused, r->finalized, r->has_map},
-        {"broadcast_buffers", "a buffer synchronisation before a forward", r->broadcast_buffers, r->has_armed && r->buffers > 0, r->has_buffer_sync},
+        {"broadcast_buffers", "a buffer synchronisation before a forward", r->broadcast_buffers,
+         r->has_armed && r->buffers > 0, r->has_buffer_sync},
         {"the comm hook", "a hook call for every launched bucket", r->has_hook, r->launches > 0, r->has_hook_call},
         {"join", "a notification per iteration", r->joins, r->has_armed, r->has_notified},
-        {"the hook's declared wire dtype", "fewer bytes on the wire than in the bucket", r->wide_calls + r->narrow_calls > 0, true, r->wide_calls == 0},
+        {"the hook's declared wire dtype", "fewer bytes on the wire than in the bucket",
+         r->wide_calls + r->narrow_calls > 0, true, r->wide_calls == 0},
         {"no_sync", "backwards that launch nothing", r->silent_backwards > 0, true, !r->told_no_sync},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         if (!rows[i].is_on || !rows[i].is_due) continue;
-        if (rows[i].is_seen) cd_scribe_exercise(&s->scribe, "%s: %s", rows[i].setting, rows[i].effect);
-        else if (i < 5) report_idle(s, r, rows[i].setting, rows[i].effect);
+        if (rows[i].is_seen)
+            cd_scribe_exercise(&s->scribe, "%s: %s", rows[i].setting, rows[i].effect);
+        else if (i < 5)
+            report_idle(s, r, rows[i].setting, rows[i].effect);
     }
 }
 
@@ -178,9 +204,11 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_rank_begin, CDDP_EV_option, CDDP_EV_wrap, CDDP_EV_no_sync, CDDP_EV_forward_begin, CDDP_EV_bucket_launch,
-                                 CDDP_EV_backward_end, CDDP_EV_used_local, CDDP_EV_buffer_sync, CDDP_EV_join_notify,
-                                 CDDP_EV_policy, CDDP_EV_hook_call, CDDP_EV_hook_done};
+static const uint16_t kinds[] = {CDDP_EV_rank_begin,    CDDP_EV_option,        CDDP_EV_wrap,         CDDP_EV_no_sync,
+                                 CDDP_EV_forward_begin, CDDP_EV_bucket_launch, CDDP_EV_backward_end, CDDP_EV_used_local,
+                                 CDDP_EV_buffer_sync,   CDDP_EV_join_notify,   CDDP_EV_policy,       CDDP_EV_hook_call,
+                                 CDDP_EV_hook_done};
 
 CD_CHECK_TABLE(meta, "I-META", "accepted settings have their effect",
-               "Every accepted setting has its observable effect; the checker itself is sound on clean programs and does not perturb them.");
+               "Every accepted setting has its observable effect; the checker itself is sound on clean programs and "
+               "does not perturb them.");

@@ -46,7 +46,8 @@ static void take_touch(state *s, const cddp_event *e)
     cd_agree_push(&s->touches, &(cd_statement){.key = CD_KEY(e->step, t->optimizer, t->param), CD_SAYS(t->touched)}, e);
     if (!t->touched) s->absent++;
     const presence *p = cd_table_find(&s->gradients, CD_KEY(e->rank, t->param));
-    if (p == NULL || !p->is_known || !p->is_absent || !t->touched || !cd_scribe_is_first(&s->scribe, CD_KEY(0), e)) return;
+    if (p == NULL || !p->is_known || !p->is_absent || !t->touched || !cd_scribe_is_first(&s->scribe, CD_KEY(0), e))
+        return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     cd_finding_add_event(&f, e->rank, p->sequence);
     cd_finding_set_parameter(&s->scribe, &f, t->param);
@@ -62,17 +63,24 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     cd_scribe_learn(&s->scribe, e);
     switch (e->kind) {
-    case CDDP_EV_grad_final: set_presence(s, e, (int64_t[]){e->as.grad_final.param, e->as.grad_final.presence}); break;
-    case CDDP_EV_grad_local:
-        if (e->as.grad_local.presence != 0) set_presence(s, e, (int64_t[]){e->as.grad_local.param, e->as.grad_local.presence});
+    case CDDP_EV_grad_final:
+        set_presence(s, e, (int64_t[]){e->as.grad_final.param, e->as.grad_final.presence});
         break;
-    case CDDP_EV_optimizer_touch: take_touch(s, e); break;
+    case CDDP_EV_grad_local:
+        if (e->as.grad_local.presence != 0)
+            set_presence(s, e, (int64_t[]){e->as.grad_local.param, e->as.grad_local.presence});
+        break;
+    case CDDP_EV_optimizer_touch:
+        take_touch(s, e);
+        break;
     case CDDP_EV_compare:
         if (e->as.compare.link == CD_LINK_PRESENCE) s->compared++;
-        if (e->as.compare.shape == CD_SHAPE_PRESENCE || (e->as.compare.link == CD_LINK_PRESENCE && e->as.compare.bad == 0))
+        if (e->as.compare.shape == CD_SHAPE_PRESENCE ||
+            (e->as.compare.link == CD_LINK_PRESENCE && e->as.compare.bad == 0))
             cd_tally_push(&s->tally, e);
         break;
-    default: break;
+    default:
+        break;
     }
 }
 
@@ -82,7 +90,8 @@ static void report_split(state *s, const cd_split *split, uint64_t count)
     char who[160];
     cd_split_print(split, who, sizeof who);
     cd_finding_set_parameter(&s->scribe, &f, split->key->part[2]);
-    CD_SAY(f.title, "%s disagree on whether %s has a gradient (%llu parameters)", who, f.parameter, (unsigned long long)count);
+    CD_SAY(f.title, "%s disagree on whether %s has a gradient (%llu parameters)", who, f.parameter,
+           (unsigned long long)count);
     CD_SAY(f.expected, "rank %u: %s", split->right.rank, split->right.data[0] ? "stepped on" : "left alone");
     CD_SAY(f.actual, "rank %u: %s", split->odd.rank, split->odd.data[0] ? "stepped on" : "left alone");
     CD_SAY(f.advice, "globally unused is decided by the reduced map, the same on all ranks");
@@ -93,8 +102,10 @@ static void end(void *self)
 {
     state *s = self;
     if (s == NULL) return;
-    if (s->compared > 0) cd_scribe_exercise(&s->scribe, "%llu presence patterns compared", (unsigned long long)s->compared);
-    if (s->absent > 0) cd_scribe_exercise(&s->scribe, "an optimizer met %llu absent gradients", (unsigned long long)s->absent);
+    if (s->compared > 0)
+        cd_scribe_exercise(&s->scribe, "%llu presence patterns compared", (unsigned long long)s->compared);
+    if (s->absent > 0)
+        cd_scribe_exercise(&s->scribe, "an optimizer met %llu absent gradients", (unsigned long long)s->absent);
     cddp_finding f;
     for (size_t i = 0; cd_tally_get(&s->tally, &s->scribe, i, &f); i++) cd_scribe_report(&s->scribe, &f);
     cd_split split;
@@ -109,7 +120,9 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_compare, CDDP_EV_param, CDDP_EV_grad_final, CDDP_EV_grad_local, CDDP_EV_optimizer_touch};
+static const uint16_t kinds[] = {CDDP_EV_compare, CDDP_EV_param, CDDP_EV_grad_final, CDDP_EV_grad_local,
+                                 CDDP_EV_optimizer_touch};
 
-CD_CHECK_TABLE(none, "I-NONE", "absent gradients stay absent and untouched",
-               "The presence pattern (absent, zero, value) and the optimizer-state touch pattern equal the single-process run's.");
+CD_CHECK_TABLE(
+    none, "I-NONE", "absent gradients stay absent and untouched",
+    "The presence pattern (absent, zero, value) and the optimizer-state touch pattern equal the single-process run's.");

@@ -86,7 +86,8 @@ static void take_local(state *s, const cddp_event *e, const rank_facts *r)
         CD_SAY(f.title, "rank %u: the gradient of %s loses what earlier micro-steps accumulated", e->rank, f.parameter);
         CD_SAY(f.expected, "%lld contributions after micro-step %u", (long long)l->contributions + 1, e->micro_step);
         CD_SAY(f.actual, "%lld: it was dropped in between, and not by the program", (long long)g->contributions);
-        CD_SAY(f.advice, "only the program may drop gradients, at the boundary of a step; a boundary flag that is always true drops them every time");
+        CD_SAY(f.advice, "only the program may drop gradients, at the boundary of a step; a boundary flag that is "
+                         "always true drops them every time");
         cd_scribe_hold(&s->scribe, CD_KEY(3, g->param), &f);
     }
     if (l->pending++ == 0) {
@@ -110,7 +111,9 @@ static void report_twice(state *s, const cddp_event *e, const char *what, const 
     CD_SAY(f.title, "rank %u: %s%s%s twice in one backward", e->rank, f.parameter, f.parameter[0] ? " " : "", what);
     CD_SAY(f.expected, "once between two preparations of the reducer");
     CD_SAY(f.actual, "again at event %llu", (unsigned long long)e->sequence);
-    CD_SAY(f.advice, "a parameter used outside forward, a re-entrant checkpoint, or wrong unused detection marks it twice (ERR-03)");
+    CD_SAY(
+        f.advice,
+        "a parameter used outside forward, a re-entrant checkpoint, or wrong unused detection marks it twice (ERR-03)");
     cd_scribe_hold(&s->scribe, key, &f);
 }
 
@@ -167,11 +170,16 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
     if (l->final_sequence != 0 && l->pending == 1 && !r->is_prepared && r->last_sync)
         CD_SAY(u->why, "it was added after the reduction had been finalised (FWD-09)");
     else if (straggler >= 0)
-        CD_SAY(u->why, "bucket %lld was never launched: %s did not become ready", (long long)place->bucket, cd_scribe_get_parameter(&s->scribe, straggler));
-    else if (!r->last_sync) CD_SAY(u->why, "the last forward ran inside no_sync, or outside the wrapper");
-    else if (launched && b->is_done) CD_SAY(u->why, "bucket %lld was reduced and its result not written back", (long long)place->bucket);
-    else if (launched) CD_SAY(u->why, "bucket %lld had been launched and not been finalised", (long long)place->bucket);
-    else CD_SAY(u->why, "no reduction was launched for it");
+        CD_SAY(u->why, "bucket %lld was never launched: %s did not become ready", (long long)place->bucket,
+               cd_scribe_get_parameter(&s->scribe, straggler));
+    else if (!r->last_sync)
+        CD_SAY(u->why, "the last forward ran inside no_sync, or outside the wrapper");
+    else if (launched && b->is_done)
+        CD_SAY(u->why, "bucket %lld was reduced and its result not written back", (long long)place->bucket);
+    else if (launched)
+        CD_SAY(u->why, "bucket %lld had been launched and not been finalised", (long long)place->bucket);
+    else
+        CD_SAY(u->why, "no reduction was launched for it");
 }
 
 /* O2. */
@@ -183,7 +191,8 @@ static void take_touch(state *s, const cddp_event *e)
     const cd_place *place = cd_layouts_find(&s->layouts, e->rank, t->param);
     const bucket_facts *b = place != NULL ? cd_table_find(&s->buckets, CD_KEY(e->rank, place->bucket)) : NULL;
     const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
-    bool in_backward = r->is_prepared && b != NULL && b->is_done && b->done_sequence > l->local_sequence && l->final_sequence < l->local_sequence;
+    bool in_backward = r->is_prepared && b != NULL && b->is_done && b->done_sequence > l->local_sequence &&
+                       l->final_sequence < l->local_sequence;
     if (l->pending == 0 || in_backward) {
         l->pending = 0;
         s->consumed++;
@@ -225,11 +234,21 @@ static void event(void *self, const cddp_event *e)
         r->window++;
         r->is_prepared = false;
         break;
-    case CDDP_EV_zero_grad: r->zero_epoch++; break;
-    case CDDP_EV_checkpoint: r->zero_epoch += e->as.checkpoint.loaded; break;
-    case CDDP_EV_grad_local: take_local(s, e, r); break;
-    case CDDP_EV_mark_ready: take_ready(s, e, r); break;
-    case CDDP_EV_bucket_launch: take_launch(s, e, r); break;
+    case CDDP_EV_zero_grad:
+        r->zero_epoch++;
+        break;
+    case CDDP_EV_checkpoint:
+        r->zero_epoch += e->as.checkpoint.loaded;
+        break;
+    case CDDP_EV_grad_local:
+        take_local(s, e, r);
+        break;
+    case CDDP_EV_mark_ready:
+        take_ready(s, e, r);
+        break;
+    case CDDP_EV_bucket_launch:
+        take_launch(s, e, r);
+        break;
     case CDDP_EV_bucket_done: {
         bucket_facts *b = cd_table_add(&s->buckets, CD_KEY(e->rank, e->as.bucket_done.bucket));
         if (b == NULL) break;
@@ -237,13 +256,19 @@ static void event(void *self, const cddp_event *e)
         b->done_sequence = e->sequence;
         break;
     }
-    case CDDP_EV_grad_final: take_final(s, e); break;
-    case CDDP_EV_optimizer_touch: take_touch(s, e); break;
+    case CDDP_EV_grad_final:
+        take_final(s, e);
+        break;
+    case CDDP_EV_optimizer_touch:
+        take_touch(s, e);
+        break;
     case CDDP_EV_compare:
-        if (e->as.compare.shape == CD_SHAPE_MISSING || e->as.compare.shape == CD_SHAPE_DOUBLED || e->as.compare.bad == 0)
+        if (e->as.compare.shape == CD_SHAPE_MISSING || e->as.compare.shape == CD_SHAPE_DOUBLED ||
+            e->as.compare.bad == 0)
             cd_tally_push(&s->tally, e);
         break;
-    default: break;
+    default:
+        break;
     }
 }
 
@@ -259,10 +284,13 @@ static void report_unreduced(state *s, int64_t step, const unreduced *u)
     if (u->ranks_count > 1) f.rank = -1;
     if (place != NULL) f.bucket = (int32_t)place->bucket;
     cd_mask_print(u->mask, (uint32_t)u->ranks_count, who, sizeof who);
-    CD_SAY(f.title, "%s: the optimizer steps on a local gradient of %s (%lld tensors)", who, f.parameter, (long long)u->tensors);
-    CD_SAY(f.expected, "reduced: the contribution of step %u micro-step %u, averaged over the group", u->pending_step, u->pending_micro);
+    CD_SAY(f.title, "%s: the optimizer steps on a local gradient of %s (%lld tensors)", who, f.parameter,
+           (long long)u->tensors);
+    CD_SAY(f.expected, "reduced: the contribution of step %u micro-step %u, averaged over the group", u->pending_step,
+           u->pending_micro);
     CD_SAY(f.actual, "%s", u->why);
-    CD_SAY(f.advice, "the micro-step before the optimizer must be the synchronising one, forward included, and every parameter must become ready in it");
+    CD_SAY(f.advice, "the micro-step before the optimizer must be the synchronising one, forward included, and every "
+                     "parameter must become ready in it");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -270,7 +298,8 @@ static void end(void *self)
 {
     state *s = self;
     if (s == NULL) return;
-    if (s->consumed > 0) cd_scribe_exercise(&s->scribe, "%llu reduced gradients reached an optimizer", (unsigned long long)s->consumed);
+    if (s->consumed > 0)
+        cd_scribe_exercise(&s->scribe, "%llu reduced gradients reached an optimizer", (unsigned long long)s->consumed);
     if (s->steps.count > 0) {
         size_t first = 0;
         for (size_t i = 1; i < s->steps.count; i++)
@@ -289,9 +318,11 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_bucket_layout, CDDP_EV_forward_begin, CDDP_EV_backward_end, CDDP_EV_zero_grad, CDDP_EV_checkpoint,
-                                 CDDP_EV_grad_local, CDDP_EV_mark_ready, CDDP_EV_bucket_launch, CDDP_EV_bucket_done, CDDP_EV_grad_final,
-                                 CDDP_EV_optimizer_touch, CDDP_EV_compare};
+static const uint16_t kinds[] = {
+    CDDP_EV_param,      CDDP_EV_bucket_layout,   CDDP_EV_forward_begin, CDDP_EV_backward_end,  CDDP_EV_zero_grad,
+    CDDP_EV_checkpoint, CDDP_EV_grad_local,      CDDP_EV_mark_ready,    CDDP_EV_bucket_launch, CDDP_EV_bucket_done,
+    CDDP_EV_grad_final, CDDP_EV_optimizer_touch, CDDP_EV_compare};
 
 CD_CHECK_TABLE(once, "I-ONCE", "every contribution reaches the optimizer exactly once",
-               "Contribution ledger: each (rank, micro-step, parameter) gradient enters the value the optimizer consumes exactly once, with the declared weight.");
+               "Contribution ledger: each (rank, micro-step, parameter) gradient enters the value the optimizer "
+               "consumes exactly once, with the declared weight.");

@@ -81,7 +81,8 @@ static void report_mismatch(state *s, const cd_split *split)
            cd_scribe_get_group(&s->scribe, group));
     CD_SAY(f.expected, "rank %u: %s", split->right.rank, right);
     CD_SAY(f.actual, "rank %u: %s", split->odd.rank, left);
-    CD_SAY(f.advice, "look at what rank %u did just before: a branch, a skipped backward or an extra collective", split->odd.rank);
+    CD_SAY(f.advice, "look at what rank %u did just before: a branch, a skipped backward or an extra collective",
+           split->odd.rank);
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -113,7 +114,10 @@ static void report_short(state *s, int64_t group)
     if (short_count == 0) return;
     const cd_agree_entry *missing = cd_table_find(&s->posts.entries, CD_KEY(group, shortest));
     if (missing == NULL) return;
-    cddp_event place = {.rank = short_rank, .step = missing->step, .micro_step = missing->micro_step, .sequence = missing->first.sequence};
+    cddp_event place = {.rank = short_rank,
+                        .step = missing->step,
+                        .micro_step = missing->micro_step,
+                        .sequence = missing->first.sequence};
     cddp_finding f = cd_finding_at(&s->scribe, &place);
     f.event_count = 0;
     cd_finding_add_event(&f, missing->first.rank, missing->first.sequence);
@@ -135,7 +139,8 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->posts.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu collectives posted by several ranks", (unsigned long long)s->posts.shared_count);
+        cd_scribe_exercise(&s->scribe, "%llu collectives posted by several ranks",
+                           (unsigned long long)s->posts.shared_count);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->posts, &cursor, &split);) report_mismatch(s, &split);
     for (size_t i = 0; i < s->counts.count; i++) {
@@ -153,6 +158,7 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_collective_post, CDDP_EV_group, CDDP_EV_rank_end};
 
-CD_CHECK_TABLE(order, "I-ORDER", "every member of a group posts the same collectives in the same order",
-               "Per group, the k-th collective on every member has the same operation, reduction, root, dtype and count, "
-               "and all members post equally many.");
+CD_CHECK_TABLE(
+    order, "I-ORDER", "every member of a group posts the same collectives in the same order",
+    "Per group, the k-th collective on every member has the same operation, reduction, root, dtype and count, "
+    "and all members post equally many.");

@@ -40,7 +40,9 @@ static void take_value(state *s, const cddp_event *e)
     /* At the end a rank that joined early may have counted fewer steps. */
     int64_t step = v->moment == 6 ? -1 : (int64_t)e->step;
     cd_agree_push(&s->values,
-                  &(cd_statement){.key = CD_KEY(v->moment * 16 + v->what, step, group[0], v->id), CD_SAYS(v->presence, v->digest, v->param)}, e);
+                  &(cd_statement){.key = CD_KEY(v->moment * 16 + v->what, step, group[0], v->id),
+                                  CD_SAYS(v->presence, v->digest, v->param)},
+                  e);
 }
 
 static void event(void *self, const cddp_event *e)
@@ -66,14 +68,17 @@ static void report(state *s, const cd_split *split, uint64_t count)
     char who[160];
     cd_split_print(split, who, sizeof who);
     bool is_state = split->key->part[0] % 16 == 3;
-    const char *name = is_state ? cd_scribe_get_parameter(&s->scribe, split->odd.data[2]) : cd_scribe_get_ordinal(&s->scribe, split->key->part[3]);
+    const char *name = is_state ? cd_scribe_get_parameter(&s->scribe, split->odd.data[2])
+                                : cd_scribe_get_ordinal(&s->scribe, split->key->part[3]);
     f.param = (int32_t)split->odd.data[2];
     CD_SAY(f.parameter, "%s", name);
-    CD_SAY(f.title, "%s hold different %s %s after %s (%llu tensors)", who, is_state ? "optimizer state of" : "values of", name,
+    CD_SAY(f.title, "%s hold different %s %s after %s (%llu tensors)", who,
+           is_state ? "optimizer state of" : "values of", name,
            split->key->part[0] / 16 == 6 ? "the last step" : "the step", (unsigned long long)count);
     CD_SAY(f.expected, "rank %u: digest %016llx", split->right.rank, (unsigned long long)split->right.data[1]);
     CD_SAY(f.actual, "rank %u: digest %016llx", split->odd.rank, (unsigned long long)split->odd.data[1]);
-    CD_SAY(f.advice, "parameters are never broadcast again after construction (INI-15): what differs now differs for good");
+    CD_SAY(f.advice,
+           "parameters are never broadcast again after construction (INI-15): what differs now differs for good");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -82,13 +87,16 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->has_digest && s->values.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu tensors compared across ranks after a step", (unsigned long long)s->values.shared_count);
+        cd_scribe_exercise(&s->scribe, "%llu tensors compared across ranks after a step",
+                           (unsigned long long)s->values.shared_count);
     cd_split split, first = {0};
     uint64_t count = 0;
     /* Replicas that have parted stay apart: the first step says it all. */
     for (size_t cursor = 0; cd_agree_next(&s->values, &cursor, &split);) {
-        bool is_ignored = split.key->part[0] % 16 == 0 && cd_table_find(&s->ignored, CD_KEY(split.key->part[3])) != NULL;
-        if (is_ignored || (count > 0 && (split.step != first.step || split.key->part[0] != first.key->part[0]))) continue;
+        bool is_ignored =
+            split.key->part[0] % 16 == 0 && cd_table_find(&s->ignored, CD_KEY(split.key->part[3])) != NULL;
+        if (is_ignored || (count > 0 && (split.step != first.step || split.key->part[0] != first.key->part[0])))
+            continue;
         if (count++ == 0) first = split;
     }
     if (count > 0) report(s, &first, count);

@@ -52,7 +52,8 @@ static void take_local(state *s, const cddp_event *e)
     s->nonfinite++;
     tensor_facts *t = cd_table_add(&s->tensors, CD_KEY(e->step, e->as.grad_local.param));
     if (t == NULL) return;
-    bool earlier = !t->local_bad || e->micro_step < t->local_micro || (e->micro_step == t->local_micro && e->rank < t->local_rank);
+    bool earlier =
+        !t->local_bad || e->micro_step < t->local_micro || (e->micro_step == t->local_micro && e->rank < t->local_rank);
     t->local_bad = true;
     if (!earlier) return;
     t->local_rank = e->rank;
@@ -87,7 +88,8 @@ static void report_overflow(state *s, const cddp_event *e, const cd_key *where)
     CD_SAY(f.title, "the reduction%s makes NaN or infinity of %s, which was finite on every rank", bucket, f.parameter);
     CD_SAY(f.expected, "a finite mean of finite gradients");
     CD_SAY(f.actual, "NaN or infinity in the reduced gradient");
-    CD_SAY(f.advice, "divide before the sum, or reduce in a wider dtype; dividing first does not always save half precision (GRD-11)");
+    CD_SAY(f.advice, "divide before the sum, or reduce in a wider dtype; dividing first does not always save half "
+                     "precision (GRD-11)");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -95,16 +97,20 @@ static void event(void *self, const cddp_event *e)
 {
     state *s = self;
     cd_scribe_learn(&s->scribe, e);
-    if (e->kind == CDDP_EV_grad_local) take_local(s, e);
-    else if (e->kind == CDDP_EV_grad_final) take_final(s, e);
+    if (e->kind == CDDP_EV_grad_local)
+        take_local(s, e);
+    else if (e->kind == CDDP_EV_grad_final)
+        take_final(s, e);
     else if (e->kind == CDDP_EV_collective_post) {
         const cddp_event_collective_post *c = &e->as.collective_post;
-        if (c->bucket >= 0 && c->op == CDDP_OP_ALLREDUCE && (c->dtype == CDDP_F16 || c->dtype == CDDP_BF16)) s->half_reductions++;
+        if (c->bucket >= 0 && c->op == CDDP_OP_ALLREDUCE && (c->dtype == CDDP_F16 || c->dtype == CDDP_BF16))
+            s->half_reductions++;
     } else if (e->kind == CDDP_EV_optimizer_step && !e->as.optimizer_step.skipped) {
         step_facts *t = cd_table_add(&s->steps, CD_KEY(e->step));
         if (t == NULL || (t->has_stepped && t->stepped_rank < e->rank)) return;
         *t = (step_facts){e->rank, e->sequence, true};
-    } else if (e->kind == CDDP_EV_compare && e->as.compare.shape == CD_SHAPE_NONFINITE && e->as.compare.link <= CD_LINK_REDUCTION) {
+    } else if (e->kind == CDDP_EV_compare && e->as.compare.shape == CD_SHAPE_NONFINITE &&
+               e->as.compare.link <= CD_LINK_REDUCTION) {
         s->nonfinite++;
         tensor_facts *t = cd_table_add(&s->tensors, CD_KEY(e->step, e->as.compare.param));
         if (t == NULL || t->final_bad) return;
@@ -125,7 +131,8 @@ static void report_step(state *s, uint32_t step, const tensor_facts *t, int64_t 
     cddp_finding f = cd_finding_at(&s->scribe, &at);
     cd_finding_add_event(&f, stepped->stepped_rank, stepped->stepped_sequence);
     cd_finding_set_parameter(&s->scribe, &f, param);
-    CD_SAY(f.title, "rank %u brought the first NaN or infinity, in %s, and the optimizer stepped", t->local_rank, f.parameter);
+    CD_SAY(f.title, "rank %u brought the first NaN or infinity, in %s, and the optimizer stepped", t->local_rank,
+           f.parameter);
     CD_SAY(f.expected, "the step is skipped on every rank, or the gradient is finite");
     CD_SAY(f.actual, "rank %u stepped at step %u", stepped->stepped_rank, step);
     CD_SAY(f.advice, "decide to skip from a value that all ranks share: the reduced gradient, or a reduced flag");
@@ -136,13 +143,18 @@ static void end(void *self)
 {
     state *s = self;
     if (s == NULL) return;
-    if (s->nonfinite > 0) cd_scribe_exercise(&s->scribe, "%llu tensors were not finite", (unsigned long long)s->nonfinite);
+    if (s->nonfinite > 0)
+        cd_scribe_exercise(&s->scribe, "%llu tensors were not finite", (unsigned long long)s->nonfinite);
     else if (s->half_reductions > 0)
-        cd_scribe_exercise(&s->scribe, "%llu reductions on a 16-bit wire stayed finite", (unsigned long long)s->half_reductions);
+        cd_scribe_exercise(&s->scribe, "%llu reductions on a 16-bit wire stayed finite",
+                           (unsigned long long)s->half_reductions);
     for (size_t i = 0; i < s->tensors.count; i++) {
         const tensor_facts *t = cd_table_value(&s->tensors, i);
         const cd_key *key = cd_table_key(&s->tensors, i);
-        cddp_event at = {.rank = t->final_rank, .step = (uint32_t)key->part[0], .micro_step = t->final_micro, .sequence = t->final_sequence};
+        cddp_event at = {.rank = t->final_rank,
+                         .step = (uint32_t)key->part[0],
+                         .micro_step = t->final_micro,
+                         .sequence = t->final_sequence};
         const step_facts *stepped = cd_table_find(&s->steps, CD_KEY(key->part[0]));
         if (t->final_bad && !t->local_bad && stepped != NULL) report_overflow(s, &at, CD_KEY(key->part[1], t->bucket));
         report_step(s, (uint32_t)key->part[0], t, key->part[1]);
@@ -152,7 +164,9 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_grad_local, CDDP_EV_grad_final, CDDP_EV_collective_post, CDDP_EV_optimizer_step, CDDP_EV_compare};
+static const uint16_t kinds[] = {CDDP_EV_param,           CDDP_EV_grad_local,     CDDP_EV_grad_final,
+                                 CDDP_EV_collective_post, CDDP_EV_optimizer_step, CDDP_EV_compare};
 
 CD_CHECK_TABLE(range, "I-RANGE", "reductions neither overflow nor hide a NaN",
-               "No overflow or NaN is produced by a reduction whose exact result is finite and representable; no narrowing of counts or offsets.");
+               "No overflow or NaN is produced by a reduction whose exact result is finite and representable; no "
+               "narrowing of counts or offsets.");

@@ -32,9 +32,12 @@ static bool is_mine(const cddp_event_compare *c)
     case CD_SHAPE_MISSING:
     case CD_SHAPE_DOUBLED:
     case CD_SHAPE_NONFINITE:
-    case CD_SHAPE_PRESENCE: return false;
-    case CD_SHAPE_UNEXPLAINED: return c->link != CD_LINK_REDUCTION && c->link != CD_LINK_LAW;
-    default: return c->link != CD_LINK_LAW;
+    case CD_SHAPE_PRESENCE:
+        return false;
+    case CD_SHAPE_UNEXPLAINED:
+        return c->link != CD_LINK_REDUCTION && c->link != CD_LINK_LAW;
+    default:
+        return c->link != CD_LINK_LAW;
     }
 }
 
@@ -45,8 +48,10 @@ static void event(void *self, const cddp_event *e)
     if (e->kind != CDDP_EV_compare) return;
     const cddp_event_compare *c = &e->as.compare;
     if (c->link == CD_LINK_MATHEMATICS || c->link == CD_LINK_UPDATE) {
-        if (c->bound == 0) s->exact++;
-        else s->bounded++;
+        if (c->bound == 0)
+            s->exact++;
+        else
+            s->bounded++;
     }
     if (c->bad == 0 || is_mine(c)) cd_tally_push(&s->tally, e);
 }
@@ -56,8 +61,8 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->exact + s->bounded > 0)
-        cd_scribe_exercise(&s->scribe, "%llu tensors compared bit for bit, %llu within a derived bound", (unsigned long long)s->exact,
-                           (unsigned long long)s->bounded);
+        cd_scribe_exercise(&s->scribe, "%llu tensors compared bit for bit, %llu within a derived bound",
+                           (unsigned long long)s->exact, (unsigned long long)s->bounded);
     cddp_finding f;
     for (size_t i = 0; cd_tally_get(&s->tally, &s->scribe, i, &f); i++) cd_scribe_report(&s->scribe, &f);
     cd_tally_fini(&s->tally);
@@ -67,4 +72,5 @@ static void end(void *self)
 static const uint16_t kinds[] = {CDDP_EV_compare, CDDP_EV_param, CDDP_EV_buffer};
 
 CD_CHECK_TABLE(ref, "I-REF", "training equals single-process training",
-               "Gradient and update equal the single-process oracle on the same global batch, within a derived bound, bit for bit on exact inputs.");
+               "Gradient and update equal the single-process oracle on the same global batch, within a derived bound, "
+               "bit for bit on exact inputs.");

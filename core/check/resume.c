@@ -10,7 +10,8 @@
 
 #include "core/base/hash.h"
 
-static const char *const what_words[] = {"parameter", "buffer", "gradient", "optimizer state", "hook state", "scaler", "random state", "sampler"};
+static const char *const what_words[] = {"parameter",  "buffer", "gradient",     "optimizer state",
+                                         "hook state", "scaler", "random state", "sampler"};
 
 typedef struct saved {
     int64_t presence, digest;
@@ -41,9 +42,13 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 static void describe(state *s, char *text, size_t text_bytes, const cd_key *key)
 {
     int64_t what = key->part[1] >= 0 && key->part[1] < 8 ? key->part[1] : 0;
-    const char *name = what == 0 ? cd_scribe_get_ordinal(&s->scribe, key->part[2]) : what == 1 ? cd_scribe_get_buffer(&s->scribe, key->part[2]) : "";
-    if (name[0] != '\0') cd_say(text, text_bytes, "%s %s", what_words[what], name);
-    else cd_say(text, text_bytes, "%s %lld", what_words[what], (long long)key->part[2]);
+    const char *name = what == 0   ? cd_scribe_get_ordinal(&s->scribe, key->part[2])
+                       : what == 1 ? cd_scribe_get_buffer(&s->scribe, key->part[2])
+                                   : "";
+    if (name[0] != '\0')
+        cd_say(text, text_bytes, "%s %s", what_words[what], name);
+    else
+        cd_say(text, text_bytes, "%s %lld", what_words[what], (long long)key->part[2]);
 }
 
 static void report_difference(state *s, const cddp_event *e, const saved *before, const char *what)
@@ -54,7 +59,8 @@ static void report_difference(state *s, const cddp_event *e, const saved *before
     CD_SAY(f.expected, "%016llx, as saved at step %u", (unsigned long long)before->digest, before->step);
     bool is_value = e->kind == CDDP_EV_value;
     CD_SAY(f.actual, "%016llx", (unsigned long long)(is_value ? e->as.value.digest : e->as.checkpoint.digest));
-    CD_SAY(f.advice, "everything that the next step reads belongs into the checkpoint, in the order in which it is read back");
+    CD_SAY(f.advice,
+           "everything that the next step reads belongs into the checkpoint, in the order in which it is read back");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -98,8 +104,10 @@ static void event(void *self, const cddp_event *e)
 {
     state *s = self;
     cd_scribe_learn(&s->scribe, e);
-    if (e->kind == CDDP_EV_checkpoint) take_checkpoint(s, e);
-    else if (e->kind == CDDP_EV_value && e->as.value.moment >= 7) take_value(s, e);
+    if (e->kind == CDDP_EV_checkpoint)
+        take_checkpoint(s, e);
+    else if (e->kind == CDDP_EV_value && e->as.value.moment >= 7)
+        take_value(s, e);
 }
 
 /* A rank that loaded something but not this: the checkpoint forgot it. */
@@ -126,7 +134,8 @@ static void end(void *self)
 {
     state *s = self;
     if (s == NULL) return;
-    if (s->compared > 0) cd_scribe_exercise(&s->scribe, "%llu saved states loaded again", (unsigned long long)s->compared);
+    if (s->compared > 0)
+        cd_scribe_exercise(&s->scribe, "%llu saved states loaded again", (unsigned long long)s->compared);
     report_forgotten(s);
     cd_table_fini(&s->values);
     cd_table_fini(&s->checkpoints);
@@ -136,5 +145,6 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_value, CDDP_EV_checkpoint, CDDP_EV_param, CDDP_EV_buffer};
 
-CD_CHECK_TABLE(resume, "I-RESUME", "a resumed run continues from what was saved",
-               "A resumed run equals the uninterrupted run: model, optimizer, hook state, random streams, sampler and scaler.");
+CD_CHECK_TABLE(
+    resume, "I-RESUME", "a resumed run continues from what was saved",
+    "A resumed run equals the uninterrupted run: model, optimizer, hook state, random streams, sampler and scaler.");

@@ -46,5 +46,6 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_compare, CDDP_EV_param, CDDP_EV_buffer};
 
-CD_CHECK_TABLE(scale, "I-SCALE", "gradients have the declared scale",
-               "The ratio of distributed to reference is 1 per contribution; where it is not, its closed form is reported.");
+CD_CHECK_TABLE(
+    scale, "I-SCALE", "gradients have the declared scale",
+    "The ratio of distributed to reference is 1 per contribution; where it is not, its closed form is reported.");

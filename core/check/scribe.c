@@ -81,8 +81,10 @@ static const char *name_of(cd_scribe *scribe, int64_t kind, int64_t id, const ch
 {
     char *text = scribe->scratch[scribe->scratch_next++ % CD_SCRIBE_SCRATCH];
     const char *name = cd_table_find(&scribe->names, CD_KEY(kind, id));
-    if (name != NULL && name[0] != '\0') cd_say(text, CD_SCRIBE_NAME_BYTES, "%s", name);
-    else cd_say(text, CD_SCRIBE_NAME_BYTES, "%s %lld", word, (long long)id);
+    if (name != NULL && name[0] != '\0')
+        cd_say(text, CD_SCRIBE_NAME_BYTES, "%s", name);
+    else
+        cd_say(text, CD_SCRIBE_NAME_BYTES, "%s %lld", word, (long long)id);
     return text;
 }
 
@@ -131,8 +133,14 @@ void cd_say(char *text, size_t text_bytes, const char *format, ...)
 
 cddp_finding cd_finding_at(const cd_scribe *scribe, const cddp_event *event)
 {
-    cddp_finding f = {.size = sizeof f, .check = scribe->check, .step = event->step, .micro_step = event->micro_step,
-                      .rank = -1, .peer = -1, .bucket = -1, .param = -1};
+    cddp_finding f = {.size = sizeof f,
+                      .check = scribe->check,
+                      .step = event->step,
+                      .micro_step = event->micro_step,
+                      .rank = -1,
+                      .peer = -1,
+                      .bucket = -1,
+                      .param = -1};
     if (event->rank != UINT32_MAX) {
         f.rank = (int32_t)event->rank;
         if (event->rank < 64) f.ranks = UINT64_C(1) << event->rank;
@@ -143,8 +151,15 @@ cddp_finding cd_finding_at(const cd_scribe *scribe, const cddp_event *event)
 
 cddp_finding cd_finding_of(const cd_scribe *scribe, const cd_split *split)
 {
-    cddp_finding f = {.size = sizeof f, .check = scribe->check, .step = split->step, .micro_step = split->micro_step,
-                      .rank = -1, .peer = -1, .bucket = -1, .param = -1, .ranks = split->odd_mask};
+    cddp_finding f = {.size = sizeof f,
+                      .check = scribe->check,
+                      .step = split->step,
+                      .micro_step = split->micro_step,
+                      .rank = -1,
+                      .peer = -1,
+                      .bucket = -1,
+                      .param = -1,
+                      .ranks = split->odd_mask};
     if (split->has_culprit) {
         f.rank = (int32_t)split->odd.rank;
         f.peer = (int32_t)split->right.rank;
@@ -177,30 +192,39 @@ void cd_mask_print(uint64_t mask, uint32_t count, char *text, size_t text_bytes)
     size_t used = 0;
     for (uint32_t r = 0; r < 64 && shown < last; r++) {
         if (((mask >> r) & 1) == 0) continue;
-        const char *join = shown == 0 ? (count > 1 ? "ranks " : "rank ")
-                           : shown + 1 == last && last == count ? " and " : ", ";
+        const char *join = shown == 0                           ? (count > 1 ? "ranks " : "rank ")
+                           : shown + 1 == last && last == count ? " and "
+                                                                : ", ";
         cd_say(text + used, text_bytes - used, "%s%u", join, r);
         used += strlen(text + used);
         shown++;
     }
-    if (shown == 0) cd_say(text, text_bytes, "%u ranks beyond 63", count);
-    else if (count > shown) cd_say(text + used, text_bytes - used, " and %u more", count - shown);
+    if (shown == 0)
+        cd_say(text, text_bytes, "%u ranks beyond 63", count);
+    else if (count > shown)
+        cd_say(text + used, text_bytes - used, " and %u more", count - shown);
 }
 
 static void variant_print(const cd_variant *v, char *text, size_t text_bytes)
 {
-    if (v->count == 1) cd_say(text, text_bytes, "rank %u", v->rank);
-    else cd_mask_print(v->mask, v->count, text, text_bytes);
+    if (v->count == 1)
+        cd_say(text, text_bytes, "rank %u", v->rank);
+    else
+        cd_mask_print(v->mask, v->count, text, text_bytes);
 }
 
 void cd_split_print(const cd_split *split, char *text, size_t text_bytes)
 {
     char odd[96], right[96];
-    if (split->odd_count == 1) CD_SAY(odd, "rank %u", split->odd.rank);
-    else cd_mask_print(split->odd_mask, split->odd_count, odd, sizeof odd);
+    if (split->odd_count == 1)
+        CD_SAY(odd, "rank %u", split->odd.rank);
+    else
+        cd_mask_print(split->odd_mask, split->odd_count, odd, sizeof odd);
     variant_print(&split->right, right, sizeof right);
-    if (split->has_culprit) cd_say(text, text_bytes, "%s against %s", odd, right);
-    else cd_say(text, text_bytes, "%s and %s, no majority,", right, odd);
+    if (split->has_culprit)
+        cd_say(text, text_bytes, "%s against %s", odd, right);
+    else
+        cd_say(text, text_bytes, "%s and %s, no majority,", right, odd);
 }
 
 void cd_operation_print(const int64_t data[5], char *text, size_t text_bytes)

@@ -16,8 +16,8 @@
 typedef struct cd_group_facts {
     char name[48];
     int64_t members;
-    int64_t order;      /* cddp_order of its backend */
-    uint32_t openers;   /* ranks that opened it */
+    int64_t order;    /* cddp_order of its backend */
+    uint32_t openers; /* ranks that opened it */
 } cd_group_facts;
 
 typedef struct cd_scribe {
@@ -77,8 +77,16 @@ void cd_scribe_exercise(cd_scribe *scribe, const char *format, ...) CDDP_PRINTF(
 
 /* The table of a check whose file defines begin, event, end and kinds. */
 #define CD_CHECK_TABLE(file, name_, title_, rule_)                                                                     \
-    const cddp_check cd_check_##file = {sizeof(cddp_check), CDDP_CHECK_ABI, name_, title_, rule_, begin, event, end,   \
-                                        kinds, sizeof kinds / sizeof kinds[0]}
+    const cddp_check cd_check_##file = {sizeof(cddp_check),                                                            \
+                                        CDDP_CHECK_ABI,                                                                \
+                                        name_,                                                                         \
+                                        title_,                                                                        \
+                                        rule_,                                                                         \
+                                        begin,                                                                         \
+                                        event,                                                                         \
+                                        end,                                                                           \
+                                        kinds,                                                                         \
+                                        sizeof kinds / sizeof kinds[0]}
 
 #define CD_CHECK(file, name) extern const cddp_check cd_check_##file;
 #include "core/check/checks.def"

@@ -23,11 +23,11 @@ typedef struct owner {
 
 typedef struct state {
     cd_scribe scribe;
-    cd_table uses;    /* (label, stream, rank) → use */
-    cd_agree shared;  /* (label, stream, k) → state */
-    cd_table owners;  /* (label, stream, k, state) → owner, of distinct streams */
-    cd_table labels;  /* label → text */
-    cd_table told;    /* (label, stream, kind) → reported */
+    cd_table uses;   /* (label, stream, rank) → use */
+    cd_agree shared; /* (label, stream, k) → state */
+    cd_table owners; /* (label, stream, k, state) → owner, of distinct streams */
+    cd_table labels; /* label → text */
+    cd_table told;   /* (label, stream, kind) → reported */
     uint32_t first_rank;
     bool has_first, has_second;
 } state;
@@ -57,7 +57,8 @@ static void report_standing(state *s, const cddp_event *e, const use *before)
     CD_SAY(f.title, "random stream '%s' of rank %u does not advance", e->text != NULL ? e->text : "", e->rank);
     CD_SAY(f.expected, "another state than at step %u micro-step %u", before->step, before->micro_step);
     CD_SAY(f.actual, "the same state %016llx again", (unsigned long long)e->as.seed.state);
-    CD_SAY(f.advice, "a seed that is set again every step, or an epoch number that is never passed on, repeats the same draws");
+    CD_SAY(f.advice,
+           "a seed that is set again every step, or an epoch number that is never passed on, repeats the same draws");
     cd_scribe_hold(&s->scribe, CD_KEY((int64_t)cd_hash_text(e->text), e->as.seed.stream, 1), &f);
 }
 
@@ -96,7 +97,8 @@ static void event(void *self, const cddp_event *e)
     use *u = cd_table_add(&s->uses, CD_KEY(label, d->stream, e->rank));
     if (u == NULL) return;
     bool later = u->count > 0 && (u->step != e->step || u->micro_step != e->micro_step);
-    if (later && u->state == d->state && cd_scribe_is_first(&s->scribe, CD_KEY(label, d->stream, 1), e)) report_standing(s, e, u);
+    if (later && u->state == d->state && cd_scribe_is_first(&s->scribe, CD_KEY(label, d->stream, 1), e))
+        report_standing(s, e, u);
     if (d->policy == 0)
         cd_agree_push(&s->shared, &(cd_statement){.key = CD_KEY(label, d->stream, u->count), CD_SAYS(d->state)}, e);
     else
@@ -117,7 +119,8 @@ static void end(void *self)
         cd_split_print(&split, who, sizeof who);
         const char *label = cd_table_find(&s->labels, CD_KEY(split.key->part[0]));
         CD_SAY(f.title, "%s disagree on shared random stream '%s'", who, label != NULL ? label : "");
-        CD_SAY(f.expected, "rank %u: state %016llx at use #%lld", split.right.rank, (unsigned long long)split.right.data[0], (long long)split.key->part[2]);
+        CD_SAY(f.expected, "rank %u: state %016llx at use #%lld", split.right.rank,
+               (unsigned long long)split.right.data[0], (long long)split.key->part[2]);
         CD_SAY(f.actual, "rank %u: state %016llx", split.odd.rank, (unsigned long long)split.odd.data[0]);
         CD_SAY(f.advice, "a shared stream takes one seed from one rank and is used equally often by all");
         cd_scribe_report(&s->scribe, &f);
@@ -132,6 +135,7 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_seed};
 
-CD_CHECK_TABLE(seed, "I-SEED", "random streams follow their declared policy",
-               "Each random stream follows its declared policy: shared across ranks, or distinct per rank, and advancing "
-               "from step to step.");
+CD_CHECK_TABLE(
+    seed, "I-SEED", "random streams follow their declared policy",
+    "Each random stream follows its declared policy: shared across ranks, or distinct per rank, and advancing "
+    "from step to step.");

@@ -5,7 +5,8 @@
 **               gradients were unscaled before they were clipped.
 ** Exercised     two ranks reported the same optimizer's step.
 ** Blame         the odd ranks; a rank that stepped less often than the others and returned normally.
-** Limits        the clip coefficient is compared only where the backend promises equal bits. Under join ranks step as often as
+** Limits        the clip coefficient is compared only where the backend promises equal bits. Under join ranks step as
+*often as
 **               they have inputs, so their numbers are not compared.
 */
 #include "core/check/scribe.h"
@@ -44,7 +45,9 @@ static void check_order(state *s, const cddp_event *e)
 {
     const cddp_event_optimizer_step *o = &e->as.optimizer_step;
     double scale = cd_f64_of(o->loss_scale), clip = cd_f64_of(o->clip);
-    if (o->skipped || o->unscaled_before_clip || scale == 1 || clip == 1 || !cd_scribe_is_first(&s->scribe, CD_KEY(0), e)) return;
+    if (o->skipped || o->unscaled_before_clip || scale == 1 || clip == 1 ||
+        !cd_scribe_is_first(&s->scribe, CD_KEY(0), e))
+        return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     CD_SAY(f.title, "rank %u clips gradients that are still multiplied by the loss scale %g", e->rank, scale);
     CD_SAY(f.expected, "unscale, then clip");
@@ -73,18 +76,30 @@ static void event(void *self, const cddp_event *e)
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     switch (e->kind) {
-    case CDDP_EV_group: s->has_unordered |= !cd_scribe_has_equal_bits(&s->scribe, e->as.group.group); break;
-    case CDDP_EV_join_notify: s->has_joined = true; break;
-    case CDDP_EV_optimizer_step: take_step(s, e, r); break;
-    case CDDP_EV_stop: cd_agree_push(&s->stops, &(cd_statement){.key = CD_KEY(e->step), CD_SAYS(e->as.stop.stop)}, e); break;
-    case CDDP_EV_rank_end: r->has_returned = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK; break;
-    default: break;
+    case CDDP_EV_group:
+        s->has_unordered |= !cd_scribe_has_equal_bits(&s->scribe, e->as.group.group);
+        break;
+    case CDDP_EV_join_notify:
+        s->has_joined = true;
+        break;
+    case CDDP_EV_optimizer_step:
+        take_step(s, e, r);
+        break;
+    case CDDP_EV_stop:
+        cd_agree_push(&s->stops, &(cd_statement){.key = CD_KEY(e->step), CD_SAYS(e->as.stop.stop)}, e);
+        break;
+    case CDDP_EV_rank_end:
+        r->has_returned = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK;
+        break;
+    default:
+        break;
     }
 }
 
 static void report_step(state *s, const cd_split *split)
 {
-    static const char *const words[] = {"whether to skip the step", "the learning rate", "the loss scale", "the clip coefficient"};
+    static const char *const words[] = {"whether to skip the step", "the learning rate", "the loss scale",
+                                        "the clip coefficient"};
     size_t field = 0;
     while (field < 3 && split->odd.data[field] == split->right.data[field]) field++;
     int64_t *told = cd_table_add(&s->told, CD_KEY((int64_t)field));
@@ -100,7 +115,8 @@ static void report_step(state *s, const cd_split *split)
         CD_SAY(f.expected, "rank %u: %.17g", split->right.rank, cd_f64_of(split->right.data[field]));
         CD_SAY(f.actual, "rank %u: %.17g", split->odd.rank, cd_f64_of(split->odd.data[field]));
     }
-    CD_SAY(f.advice, "decide from values that all ranks share: reduced gradients, a reduced overflow flag, one schedule");
+    CD_SAY(f.advice,
+           "decide from values that all ranks share: reduced gradients, a reduced overflow flag, one schedule");
     /* The learning rate and the loss scale are settled before the backward, the rest follows from gradients. */
     f.is_consequence = field != 1 && field != 2;
     cd_scribe_report(&s->scribe, &f);
@@ -140,7 +156,8 @@ static void report_counts(state *s)
     cddp_event at = {.rank = least_rank, .step = least->last_step + 1, .sequence = least->sequence};
     cddp_finding f = cd_finding_at(&s->scribe, &at);
     f.peer = (int32_t)most_rank;
-    CD_SAY(f.title, "rank %u stepped %lld times, rank %u %lld times", least_rank, (long long)least->steps, most_rank, (long long)most->steps);
+    CD_SAY(f.title, "rank %u stepped %lld times, rank %u %lld times", least_rank, (long long)least->steps, most_rank,
+           (long long)most->steps);
     CD_SAY(f.expected, "equally many steps on every rank");
     CD_SAY(f.actual, "rank %u: last at step %u", least_rank, least->last_step);
     f.is_consequence = true;
@@ -153,12 +170,15 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->steps.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu optimizer steps compared across ranks", (unsigned long long)s->steps.shared_count);
+        cd_scribe_exercise(&s->scribe, "%llu optimizer steps compared across ranks",
+                           (unsigned long long)s->steps.shared_count);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->steps, &cursor, &split);) report_step(s, &split);
     size_t cursor = 0;
-    if (cd_agree_next(&s->stops, &cursor, &split)) report_stop(s, &split);
-    else if (!s->has_joined) report_counts(s);
+    if (cd_agree_next(&s->stops, &cursor, &split))
+        report_stop(s, &split);
+    else if (!s->has_joined)
+        report_counts(s);
     cd_agree_fini(&s->steps);
     cd_agree_fini(&s->stops);
     cd_ranks_fini(&s->ranks);
@@ -166,7 +186,9 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_group, CDDP_EV_join_notify, CDDP_EV_optimizer_step, CDDP_EV_stop, CDDP_EV_rank_end};
+static const uint16_t kinds[] = {CDDP_EV_group, CDDP_EV_join_notify, CDDP_EV_optimizer_step, CDDP_EV_stop,
+                                 CDDP_EV_rank_end};
 
 CD_CHECK_TABLE(step, "I-STEP", "all ranks take the same decisions at a step",
-               "Step or skip, loss scale, clip coefficient, learning rate and stop decisions are equal on all ranks and equal to the reference.");
+               "Step or skip, loss scale, clip coefficient, learning rate and stop decisions are equal on all ranks "
+               "and equal to the reference.");

@@ -93,7 +93,8 @@ void *cd_ranks_add(cd_ranks *ranks, uint32_t rank)
     if (rank >= CD_RANKS_MAX) return NULL;
     size_t needed = (size_t)rank + 1;
     if (needed > ranks->count) {
-        if (!cd_vec_grow(ranks->allocator, (void **)&ranks->items, &ranks->capacity, needed, ranks->item_bytes)) return NULL;
+        if (!cd_vec_grow(ranks->allocator, (void **)&ranks->items, &ranks->capacity, needed, ranks->item_bytes))
+            return NULL;
         memset(ranks->items + ranks->count * ranks->item_bytes, 0, (needed - ranks->count) * ranks->item_bytes);
         ranks->count = needed;
     }

@@ -18,8 +18,8 @@ typedef struct cd_key {
 typedef struct cd_table {
     const cddp_allocator *allocator;
     size_t value_bytes;
-    cd_key *keys;  /* (count) */
-    char *values;  /* (count · value_bytes) */
+    cd_key *keys; /* (count) */
+    char *values; /* (count · value_bytes) */
     size_t count, key_capacity, value_capacity;
     uint32_t *index; /* (index_count) position + 1; a power of two */
     size_t index_count;
@@ -34,10 +34,7 @@ static inline void *cd_table_value(const cd_table *table, size_t position)
 {
     return table->values + position * table->value_bytes;
 }
-static inline const cd_key *cd_table_key(const cd_table *table, size_t position)
-{
-    return &table->keys[position];
-}
+static inline const cd_key *cd_table_key(const cd_table *table, size_t position) { return &table->keys[position]; }
 
 typedef struct cd_ranks {
     const cddp_allocator *allocator;

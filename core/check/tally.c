@@ -5,22 +5,23 @@
 
 #include "core/trace/tracer.h"
 
-static const char *const link_words[CD_LINK_COUNT] = {
-    [CD_LINK_MATHEMATICS] = "single-process gradient", [CD_LINK_REDUCTION] = "average of the local gradients",
-    [CD_LINK_PRECISION] = "one-process local gradient", [CD_LINK_UPDATE] = "reference update",
-    [CD_LINK_OPTIMIZER] = "reference optimizer state", [CD_LINK_BUFFER] = "reference buffer",
-    [CD_LINK_PRESENCE] = "reference presence",          [CD_LINK_FREE] = "free-running reference",
-    [CD_LINK_LAW] = "hook's law"};
+static const char *const link_words[CD_LINK_COUNT] = {[CD_LINK_MATHEMATICS] = "single-process gradient",
+                                                      [CD_LINK_REDUCTION] = "average of the local gradients",
+                                                      [CD_LINK_PRECISION] = "one-process local gradient",
+                                                      [CD_LINK_UPDATE] = "reference update",
+                                                      [CD_LINK_OPTIMIZER] = "reference optimizer state",
+                                                      [CD_LINK_BUFFER] = "reference buffer",
+                                                      [CD_LINK_PRESENCE] = "reference presence",
+                                                      [CD_LINK_FREE] = "free-running reference",
+                                                      [CD_LINK_LAW] = "hook's law"};
 
 /* Position in the chain of causes. */
 static const int link_order[CD_LINK_COUNT] = {
-    [CD_LINK_PRECISION] = 0, [CD_LINK_REDUCTION] = 1, [CD_LINK_MATHEMATICS] = 2, [CD_LINK_PRESENCE] = 3, [CD_LINK_LAW] = 4,
-    [CD_LINK_BUFFER] = 5,    [CD_LINK_UPDATE] = 6,    [CD_LINK_OPTIMIZER] = 7,   [CD_LINK_FREE] = 8};
+    [CD_LINK_PRECISION] = 0, [CD_LINK_REDUCTION] = 1, [CD_LINK_MATHEMATICS] = 2,
+    [CD_LINK_PRESENCE] = 3,  [CD_LINK_LAW] = 4,       [CD_LINK_BUFFER] = 5,
+    [CD_LINK_UPDATE] = 6,    [CD_LINK_OPTIMIZER] = 7, [CD_LINK_FREE] = 8};
 
-const char *cd_link_words(int64_t link)
-{
-    return link >= 1 && link < CD_LINK_COUNT ? link_words[link] : "reference";
-}
+const char *cd_link_words(int64_t link) { return link >= 1 && link < CD_LINK_COUNT ? link_words[link] : "reference"; }
 
 void cd_tally_init(cd_tally *tally, const cddp_allocator *allocator)
 {
@@ -98,12 +99,15 @@ bool cd_tally_get(const cd_tally *tally, cd_scribe *scribe, size_t index, cddp_f
     CD_SAY(f.title, "%s: %s differs from the %s: %s", everybody ? "all ranks" : who, c->param >= 0 ? name : "a tensor",
            cd_link_words(c->link), entry->words[0] != '\0' ? entry->words : "no simple explanation");
     double bound = cd_f64_of(c->bound);
-    if (bound > 0) CD_SAY(f.expected, "%s[%lld] = %.17g, within %.3g", name, (long long)c->element, cd_f64_of(c->expected), bound);
-    else CD_SAY(f.expected, "%s[%lld] = %.17g, bit for bit", name, (long long)c->element, cd_f64_of(c->expected));
-    CD_SAY(f.actual, "rank %u: %.17g, %lld ulps away; %lld elements beyond the bound", entry->witness.rank, cd_f64_of(c->actual),
-           (long long)c->ulps, (long long)c->bad);
+    if (bound > 0)
+        CD_SAY(f.expected, "%s[%lld] = %.17g, within %.3g", name, (long long)c->element, cd_f64_of(c->expected), bound);
+    else
+        CD_SAY(f.expected, "%s[%lld] = %.17g, bit for bit", name, (long long)c->element, cd_f64_of(c->expected));
+    CD_SAY(f.actual, "rank %u: %.17g, %lld ulps away; %lld elements beyond the bound", entry->witness.rank,
+           cd_f64_of(c->actual), (long long)c->ulps, (long long)c->bad);
     if (entry->count > 1)
-        CD_SAY(f.advice, "the same error in %llu more comparisons, up to step %u", (unsigned long long)entry->count - 1, entry->last_step);
+        CD_SAY(f.advice, "the same error in %llu more comparisons, up to step %u", (unsigned long long)entry->count - 1,
+               entry->last_step);
     *finding = f;
     return true;
 }

@@ -18,7 +18,7 @@
 typedef struct rank_use {
     uint32_t step, micro_step; /* of the first gradient of the window */
     uint64_t sequence;
-    int64_t local, global;     /* last used_local and used_global; global -1: not read in this window */
+    int64_t local, global; /* last used_local and used_global; global -1: not read in this window */
     bool is_seen, has_local;
 } rank_use;
 
@@ -29,17 +29,17 @@ typedef struct rank_facts {
 } rank_facts;
 
 typedef struct window_sum {
-    int64_t used;   /* ranks whose map says used */
+    int64_t used; /* ranks whose map says used */
     int64_t voters;
 } window_sum;
 
 typedef struct state {
     cd_scribe scribe;
-    cd_table uses;    /* (rank, param) → rank_use */
-    cd_table sums;    /* (round, param) → window_sum */
-    cd_agree globals; /* (round, param) → used */
-    cd_ranks ranks;   /* of rank_facts */
-    cd_table told;    /* (kind, param) → reported */
+    cd_table uses;            /* (rank, param) → rank_use */
+    cd_table sums;            /* (round, param) → window_sum */
+    cd_agree globals;         /* (round, param) → used */
+    cd_ranks ranks;           /* of rank_facts */
+    cd_table told;            /* (kind, param) → reported */
     uint64_t unused, earlier; /* map entries: unused; used, but not in the reducing micro-step */
 } state;
 
@@ -89,8 +89,10 @@ static void take_used_local(state *s, const cddp_event *e)
     u->has_local = true;
     sum->used += l->used != 0;
     sum->voters++;
-    if (l->used == 0) s->unused++;
-    else if (u->is_seen && (u->step != e->step || u->micro_step != e->micro_step)) s->earlier++;
+    if (l->used == 0)
+        s->unused++;
+    else if (u->is_seen && (u->step != e->step || u->micro_step != e->micro_step))
+        s->earlier++;
     if ((l->used != 0) == u->is_seen || !cd_scribe_is_first(&s->scribe, CD_KEY(1, l->param), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     if (u->is_seen) cd_finding_add_event(&f, e->rank, u->sequence);
@@ -116,14 +118,18 @@ static void take_final(state *s, const cddp_event *e)
     const rank_use *u = cd_table_find(&s->uses, CD_KEY(e->rank, g->param));
     if (u == NULL || !u->has_local) return;
     const char *why = NULL;
-    if (g->globally_unused && u->local != 0) why = "it is used on this rank";
-    else if (g->globally_unused && u->global > 0) why = "the reduced map says it is used";
-    else if (!g->globally_unused && u->local == 0 && u->global == 0) why = "the reduced map says nobody used it";
+    if (g->globally_unused && u->local != 0)
+        why = "it is used on this rank";
+    else if (g->globally_unused && u->global > 0)
+        why = "the reduced map says it is used";
+    else if (!g->globally_unused && u->local == 0 && u->global == 0)
+        why = "the reduced map says nobody used it";
     if (why == NULL || !cd_scribe_is_first(&s->scribe, CD_KEY(4, g->param), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     cd_finding_set_parameter(&s->scribe, &f, g->param);
     f.bucket = (int32_t)g->bucket;
-    CD_SAY(f.title, "rank %u treats %s as %s although %s", e->rank, f.parameter, g->globally_unused ? "globally unused" : "used", why);
+    CD_SAY(f.title, "rank %u treats %s as %s although %s", e->rank, f.parameter,
+           g->globally_unused ? "globally unused" : "used", why);
     CD_SAY(f.expected, "local map %lld, reduced map %lld", (long long)u->local, (long long)u->global);
     CD_SAY(f.actual, "%s", g->globally_unused ? "its gradient was left untouched" : "its gradient was overwritten");
     CD_SAY(f.advice, "the reduced map decides once it is there; before that only a local use may (FIN-02)");
@@ -157,7 +163,8 @@ static void event(void *self, const cddp_event *e)
         rank_use *u = use_of(s, e, g->param);
         if (u != NULL) u->global = g->used;
         const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
-        cd_agree_push(&s->globals, &(cd_statement){.key = CD_KEY(r != NULL ? r->round : 0, g->param), CD_SAYS(g->used)}, e);
+        cd_agree_push(&s->globals, &(cd_statement){.key = CD_KEY(r != NULL ? r->round : 0, g->param), CD_SAYS(g->used)},
+                      e);
     } else if (e->kind == CDDP_EV_grad_final) {
         take_final(s, e);
     } else if (e->kind == CDDP_EV_backward_end && e->as.backward_end.finalized) {
@@ -186,16 +193,18 @@ static void report_sum(state *s, size_t position)
     const cd_key *key = cd_table_key(&s->globals.entries, position);
     const cd_agree_entry *entry = cd_table_value(&s->globals.entries, position);
     const window_sum *sum = cd_table_find(&s->sums, key);
-    if (cd_table_find(&s->scribe.held, CD_KEY(1, key->part[1])) != NULL) return; /* a wrong local map explains a wrong sum */
-    if (sum == NULL || entry->first.next != 0 || entry->first.data[0] == sum->used || !tell_once(s, 2, key->part[1])) return;
+    if (cd_table_find(&s->scribe.held, CD_KEY(1, key->part[1])) != NULL)
+        return; /* a wrong local map explains a wrong sum */
+    if (sum == NULL || entry->first.next != 0 || entry->first.data[0] == sum->used || !tell_once(s, 2, key->part[1]))
+        return;
     cddp_event at = {.rank = UINT32_MAX, .step = entry->step, .micro_step = entry->micro_step};
     cddp_finding f = cd_finding_at(&s->scribe, &at);
     f.event_count = 0;
     f.ranks = entry->first.mask;
     cd_finding_add_event(&f, entry->first.rank, entry->first.sequence);
     cd_finding_set_parameter(&s->scribe, &f, key->part[1]);
-    CD_SAY(f.title, "the reduced map counts %lld users of %s, the ranks' own maps %lld", (long long)entry->first.data[0], f.parameter,
-           (long long)sum->used);
+    CD_SAY(f.title, "the reduced map counts %lld users of %s, the ranks' own maps %lld",
+           (long long)entry->first.data[0], f.parameter, (long long)sum->used);
     CD_SAY(f.expected, "%lld of the %lld ranks that reported used it", (long long)sum->used, (long long)sum->voters);
     CD_SAY(f.actual, "%lld", (long long)entry->first.data[0]);
     CD_SAY(f.advice, "every rank contributes its own map, joined ranks zeros, and the reduction is a sum (UNU-01)");
@@ -207,9 +216,11 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->unused > 0 && s->globals.entries.count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu entries of used maps were unused and the reduced map was read", (unsigned long long)s->unused);
+        cd_scribe_exercise(&s->scribe, "%llu entries of used maps were unused and the reduced map was read",
+                           (unsigned long long)s->unused);
     if (s->earlier > 0)
-        cd_scribe_exercise(&s->scribe, "%llu parameters were first used before the reducing micro-step", (unsigned long long)s->earlier);
+        cd_scribe_exercise(&s->scribe, "%llu parameters were first used before the reducing micro-step",
+                           (unsigned long long)s->earlier);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->globals, &cursor, &split);) report_split(s, &split);
     for (size_t i = 0; i < s->globals.entries.count; i++) report_sum(s, i);
@@ -221,7 +232,9 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_grad_local, CDDP_EV_used_local, CDDP_EV_used_global, CDDP_EV_grad_final, CDDP_EV_backward_end};
+static const uint16_t kinds[] = {CDDP_EV_param,       CDDP_EV_grad_local, CDDP_EV_used_local,
+                                 CDDP_EV_used_global, CDDP_EV_grad_final, CDDP_EV_backward_end};
 
 CD_CHECK_TABLE(used, "I-USED", "use is remembered over the whole window and agreed by all ranks",
-               "used(p) on a rank is the OR over all micro-steps since the last reduction; the global entry is the OR over ranks.");
+               "used(p) on a rank is the OR over all micro-steps since the last reduction; the global entry is the OR "
+               "over ranks.");

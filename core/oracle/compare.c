@@ -12,10 +12,7 @@ static uint64_t ulps_between(cddp_dtype dtype, double expected, double actual)
     return distance < 0x1p62 ? (uint64_t)(distance + 0.5) : UINT64_C(1) << 62;
 }
 
-static bool same(double a, double b)
-{
-    return a == b || (isnan(a) && isnan(b));
-}
+static bool same(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
 
 cd_comparison cd_compare_bits(cddp_dtype dtype, const double *expected, const double *actual, size_t numel)
 {
@@ -41,7 +38,8 @@ typedef struct verdict {
 /* Whether dividing the lowest bit leaves the format: then even a division by a power of two may round. */
 static bool underflows(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i)
 {
-    return sum->low[i] != INT32_MAX && ldexp(1, sum->low[i]) < (double)rule->divisor * 2 * cd_dtype_underflow(rule->dtype);
+    return sum->low[i] != INT32_MAX &&
+           ldexp(1, sum->low[i]) < (double)rule->divisor * 2 * cd_dtype_underflow(rule->dtype);
 }
 
 static verdict judge_element(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i, double actual)
@@ -50,7 +48,8 @@ static verdict judge_element(const cd_wide_sum *sum, const cd_sum_rule *rule, si
     if (!cd_wide_sum_is_finite(sum, i)) return (verdict){0, isfinite(actual) ? INFINITY : 0, false};
     if (!isfinite(actual)) return (verdict){0, INFINITY, false};
     double error = fabs(cd_wide_sum_residual(sum, i, actual, rule->divisor)) / (double)rule->divisor;
-    if (rule->division_is_exact && cd_wide_sum_is_exact(sum, i, cd_dtype_precision(rule->dtype)) && !underflows(sum, rule, i))
+    if (rule->division_is_exact && cd_wide_sum_is_exact(sum, i, cd_dtype_precision(rule->dtype)) &&
+        !underflows(sum, rule, i))
         return (verdict){0, error == 0 ? 0 : INFINITY, true};
     double bound = cd_gamma(rule->dtype, rule->roundings) * (magnitude / (double)rule->divisor) * (1 + 0x1p-40) +
                    (double)rule->addends * cd_dtype_underflow(rule->dtype);

@@ -12,12 +12,12 @@
 
 typedef struct cd_comparison {
     size_t numel, bad;
-    int64_t element; /* the worst one; -1 when equal within the bound everywhere */
+    int64_t element;                /* the worst one; -1 when equal within the bound everywhere */
     double expected, actual, bound; /* of the worst element; when all is well, bound is the largest one allowed */
     uint64_t ulps;
     bool exact; /* no rounding was possible: every element was compared bit for bit */
     cd_shape shape;
-    double ratio;   /* of CD_SHAPE_RATIO, else 0 */
+    double ratio;    /* of CD_SHAPE_RATIO, else 0 */
     char words[160]; /* the explanation; "" when equal */
 } cd_comparison;
 
@@ -26,10 +26,10 @@ cd_comparison cd_compare_bits(cddp_dtype dtype, const double *expected, const do
 
 /* How far actual may lie from sum / divisor. */
 typedef struct cd_sum_rule {
-    cddp_dtype dtype;   /* whose roundoff counts: the narrowest on the way */
+    cddp_dtype dtype; /* whose roundoff counts: the narrowest on the way */
     uint64_t divisor;
-    uint64_t roundings; /* n of γ_n: additions on the longest path, divisions, casts */
-    uint64_t addends;   /* results that may underflow, each by η */
+    uint64_t roundings;     /* n of γ_n: additions on the longest path, divisions, casts */
+    uint64_t addends;       /* results that may underflow, each by η */
     bool division_is_exact; /* no rounding in the division: it happened before (divisor 1), or by a power of two */
 } cd_sum_rule;
 cd_comparison cd_compare_sum(const cd_wide_sum *sum, const double *actual, const cd_sum_rule *rule);

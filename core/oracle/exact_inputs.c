@@ -38,10 +38,7 @@ double cd_exact_weight(cd_prng *prng, uint32_t k_max)
 }
 
 #ifdef FE_INEXACT
-bool cd_exact_flags_begin(void)
-{
-    return feclearexcept(FE_INEXACT) == 0;
-}
+bool cd_exact_flags_begin(void) { return feclearexcept(FE_INEXACT) == 0; }
 
 bool cd_exact_flags_end(bool *rounded)
 {
@@ -49,10 +46,7 @@ bool cd_exact_flags_end(bool *rounded)
     return true;
 }
 #else
-bool cd_exact_flags_begin(void)
-{
-    return false;
-}
+bool cd_exact_flags_begin(void) { return false; }
 
 bool cd_exact_flags_end(bool *rounded)
 {

@@ -12,8 +12,8 @@
 #include "cddp/tensor.h"
 
 typedef struct cd_exact_range {
-    int64_t magnitude;  /* values are integers in -magnitude … magnitude */
-    int32_t exponent;   /* value = integer · 2^exponent */
+    int64_t magnitude; /* values are integers in -magnitude … magnitude */
+    int32_t exponent;  /* value = integer · 2^exponent */
 } cd_exact_range;
 
 /* What a sum of `addends` products of `factors` such values may be for the dtype: the largest magnitude whose sums

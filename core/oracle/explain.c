@@ -113,7 +113,8 @@ static bool is_stale(const context *x)
     if (x->s->before == NULL) return false;
     for (size_t i = 0; i < x->c->numel; i++)
         if (x->s->actual[i] != x->s->before[i]) return false;
-    return settle(x, CD_SHAPE_STALE, "%s", x->s->before_words != NULL ? x->s->before_words : "unchanged since the beginning of the step");
+    return settle(x, CD_SHAPE_STALE, "%s",
+                  x->s->before_words != NULL ? x->s->before_words : "unchanged since the beginning of the step");
 }
 
 static bool is_local(const context *x)
@@ -141,7 +142,8 @@ static bool shared_ratio(const context *x, double *ratio, size_t *support)
     *ratio = x->s->actual[largest] / x->s->expected[largest];
     for (size_t i = 0; i < x->c->numel; i++) {
         double candidate = *ratio * x->s->expected[i];
-        double slack = (x->is_exact ? 0 : x->c->bound * fmax(1, fabs(*ratio))) + 2 * cd_dtype_ulp(x->s->dtype, candidate);
+        double slack =
+            (x->is_exact ? 0 : x->c->bound * fmax(1, fabs(*ratio))) + 2 * cd_dtype_ulp(x->s->dtype, candidate);
         if (fabs(x->s->actual[i] - candidate) > slack) return false;
     }
     return true;
@@ -157,13 +159,21 @@ static bool is_ratio(const context *x, size_t support_min, bool closed_only)
     const struct {
         double value;
         const char *words;
-    } forms[] = {{1 / w, "divided twice"}, {w, "the sum, not the mean"}, {1 / k, "divided by the number of micro-steps as well"},
-                 {k, "multiplied by the number of micro-steps"}, {1 / (w * w), "divided three times"},
-                 {-1, "the sign is wrong"}, {2, "counted twice"}, {0.5, "half of it"}};
+    } forms[] = {{1 / w, "divided twice"},
+                 {w, "the sum, not the mean"},
+                 {1 / k, "divided by the number of micro-steps as well"},
+                 {k, "multiplied by the number of micro-steps"},
+                 {1 / (w * w), "divided three times"},
+                 {-1, "the sign is wrong"},
+                 {2, "counted twice"},
+                 {0.5, "half of it"}};
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-        if (forms[i].value == 1 || fabs(ratio - forms[i].value) > 1e-3 * fabs(forms[i].value) * (x->is_exact ? 1e-4 : 1)) continue;
+        if (forms[i].value == 1 ||
+            fabs(ratio - forms[i].value) > 1e-3 * fabs(forms[i].value) * (x->is_exact ? 1e-4 : 1))
+            continue;
         x->c->ratio = ratio;
-        if (ratio < 1 && ratio > 0) return settle(x, CD_SHAPE_RATIO, "ratio 1/%.6g on every element: %s", 1 / ratio, forms[i].words);
+        if (ratio < 1 && ratio > 0)
+            return settle(x, CD_SHAPE_RATIO, "ratio 1/%.6g on every element: %s", 1 / ratio, forms[i].words);
         return settle(x, CD_SHAPE_RATIO, "ratio %.6g on every element: %s", ratio, forms[i].words);
     }
     if (closed_only) return false;
@@ -179,12 +189,15 @@ static bool is_missing_or_doubled(const context *x)
         cd_shape shape = sign < 0 ? CD_SHAPE_MISSING : CD_SHAPE_DOUBLED;
         const char *words = sign < 0 ? "missing" : "counted twice:";
         for (uint32_t m = l->micro_first; l->micro_count > 1 && m < l->micro_first + l->micro_count; m++)
-            if (fits_selection(x, &(selection){-1, m, sign})) return settle(x, shape, "%s micro-step %u of all ranks", words, m);
+            if (fits_selection(x, &(selection){-1, m, sign}))
+                return settle(x, shape, "%s micro-step %u of all ranks", words, m);
         for (uint32_t r = 0; r < l->rank_count; r++)
-            if (fits_selection(x, &(selection){r, -1, sign})) return settle(x, shape, "%s the contribution of rank %u", words, r);
+            if (fits_selection(x, &(selection){r, -1, sign}))
+                return settle(x, shape, "%s the contribution of rank %u", words, r);
         for (uint32_t r = 0; l->micro_count > 1 && r < l->rank_count; r++)
             for (uint32_t m = l->micro_first; m < l->micro_first + l->micro_count; m++)
-                if (fits_selection(x, &(selection){r, m, sign})) return settle(x, shape, "%s micro-step %u of rank %u", words, m, r);
+                if (fits_selection(x, &(selection){r, m, sign}))
+                    return settle(x, shape, "%s micro-step %u of rank %u", words, m, r);
     }
     return false;
 }
@@ -233,7 +246,9 @@ void cd_explain(cd_comparison *comparison, const cd_suspect *suspect)
     context x = {comparison, suspect, comparison->bound == 0 && power_of_two};
     if (comparison->bad == 0) return;
     bool explained = is_nonfinite(&x) || is_zero(&x) || is_stale(&x) || is_local(&x) || is_ratio(&x, 2, true) ||
-                     is_missing_or_doubled(&x) || is_other(&x) || is_shifted(&x) || is_ratio(&x, 3, false) || is_ratio(&x, 1, true);
+                     is_missing_or_doubled(&x) || is_other(&x) || is_shifted(&x) || is_ratio(&x, 3, false) ||
+                     is_ratio(&x, 1, true);
     if (!explained)
-        (void)settle(&x, CD_SHAPE_UNEXPLAINED, "%zu of %zu elements differ, without a simple explanation", comparison->bad, comparison->numel);
+        (void)settle(&x, CD_SHAPE_UNEXPLAINED, "%zu of %zu elements differ, without a simple explanation",
+                     comparison->bad, comparison->numel);
 }

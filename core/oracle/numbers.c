@@ -18,7 +18,8 @@ void cd_numbers_fini(cd_numbers *numbers)
 
 static cddp_status make_room(cd_numbers *numbers, size_t count, size_t bytes, cddp_error *err)
 {
-    if (!cd_vec_grow(numbers->allocator, (void **)&numbers->values, &numbers->value_capacity, count, sizeof *numbers->values) ||
+    if (!cd_vec_grow(numbers->allocator, (void **)&numbers->values, &numbers->value_capacity, count,
+                     sizeof *numbers->values) ||
         !cd_vec_grow(numbers->allocator, (void **)&numbers->bytes, &numbers->byte_capacity, bytes, 1))
         return cd_fail(err, CDDP_E_NOMEM, "no memory to read %zu elements", count);
     return CDDP_OK;
@@ -50,7 +51,8 @@ static cddp_status scatter_rows(cd_numbers *numbers, const cddp_grad *gradient, 
         int64_t row;
         memcpy(&row, numbers->bytes + r * sizeof row, sizeof row);
         if (row < 0 || ((size_t)row + 1) * width > numel)
-            return cd_fail(err, CDDP_E_CORRUPT, "sparse gradient names row %lld of a tensor of %zu elements", (long long)row, numel);
+            return cd_fail(err, CDDP_E_CORRUPT, "sparse gradient names row %lld of a tensor of %zu elements",
+                           (long long)row, numel);
         for (size_t c = 0; c < width; c++) dense[(size_t)row * width + c] += numbers->values[r * width + c];
     }
     memmove(numbers->values, dense, numel * sizeof *dense);
@@ -84,24 +86,23 @@ typedef struct float_format {
 static float_format format_of(cddp_dtype dtype)
 {
     switch (dtype) {
-    case CDDP_F64: return (float_format){53, -1074};
-    case CDDP_F16: return (float_format){11, -24};
-    case CDDP_BF16: return (float_format){8, -133};
+    case CDDP_F64:
+        return (float_format){53, -1074};
+    case CDDP_F16:
+        return (float_format){11, -24};
+    case CDDP_BF16:
+        return (float_format){8, -133};
     case CDDP_F32:
-    case CDDP_C64: return (float_format){24, -149};
-    default: return (float_format){53, 0}; /* integers: every operation is exact */
+    case CDDP_C64:
+        return (float_format){24, -149};
+    default:
+        return (float_format){53, 0}; /* integers: every operation is exact */
     }
 }
 
-int cd_dtype_precision(cddp_dtype dtype)
-{
-    return format_of(dtype).precision;
-}
+int cd_dtype_precision(cddp_dtype dtype) { return format_of(dtype).precision; }
 
-double cd_dtype_roundoff(cddp_dtype dtype)
-{
-    return ldexp(1, -format_of(dtype).precision);
-}
+double cd_dtype_roundoff(cddp_dtype dtype) { return ldexp(1, -format_of(dtype).precision); }
 
 double cd_dtype_underflow(cddp_dtype dtype)
 {

@@ -22,9 +22,9 @@ cddp_status cd_numbers_read_gradient(cd_numbers *numbers, const cddp_grad *gradi
 /* Writes doubles into a tensor, rounded to its dtype; `numbers` lends its room. */
 cddp_status cd_numbers_write(cd_numbers *numbers, const cddp_tensor *tensor, const double *values, cddp_error *err);
 
-int cd_dtype_precision(cddp_dtype dtype);       /* significand bits, the hidden one included: 24 for f32 */
-double cd_dtype_roundoff(cddp_dtype dtype);     /* u = 2^-p */
-double cd_dtype_underflow(cddp_dtype dtype);    /* η, half the smallest subnormal */
+int cd_dtype_precision(cddp_dtype dtype);            /* significand bits, the hidden one included: 24 for f32 */
+double cd_dtype_roundoff(cddp_dtype dtype);          /* u = 2^-p */
+double cd_dtype_underflow(cddp_dtype dtype);         /* η, half the smallest subnormal */
 double cd_dtype_ulp(cddp_dtype dtype, double value); /* distance to the next value away from zero */
 /* γ_n = n·u / (1 − n·u), rounded up; infinite when n·u ≥ 1. */
 double cd_gamma(cddp_dtype dtype, uint64_t n);

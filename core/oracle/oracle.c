@@ -34,10 +34,10 @@ struct cd_oracle {
     cddp_grad *kept;                 /* (parameter_count) at the beginning of the step */
     cddp_tensor *buffers;            /* (buffer_count) at the last forward entry */
     bool has_buffers;
-    double *local;                   /* (offsets[parameter_count]) as pushed */
-    cddp_grad *local_forms;          /* (parameter_count) the same on exact devices */
-    bool *captured, *local_present;  /* (parameter_count) */
-    cd_window window;                /* without a share */
+    double *local;                  /* (offsets[parameter_count]) as pushed */
+    cddp_grad *local_forms;         /* (parameter_count) the same on exact devices */
+    bool *captured, *local_present; /* (parameter_count) */
+    cd_window window;               /* without a share */
     cd_window free_window;
     cd_numbers numbers, other;
     cd_locals locals;
@@ -81,8 +81,9 @@ static cddp_status allocate_arrays(cd_oracle *o, cddp_error *err)
     o->captured = cd_allocate_array(a, n + 1, sizeof *o->captured);
     o->local_present = cd_allocate_array(a, n + 1, sizeof *o->local_present);
     o->free_gradients = cd_allocate_array(a, n + 1, sizeof *o->free_gradients);
-    if (o->parameters == NULL || o->names == NULL || o->offsets == NULL || o->values == NULL || o->kept == NULL || o->buffers == NULL ||
-        o->local_forms == NULL || o->captured == NULL || o->local_present == NULL || o->free_gradients == NULL)
+    if (o->parameters == NULL || o->names == NULL || o->offsets == NULL || o->values == NULL || o->kept == NULL ||
+        o->buffers == NULL || o->local_forms == NULL || o->captured == NULL || o->local_present == NULL ||
+        o->free_gradients == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle of rank %u", o->options.rank);
     for (size_t i = 0; i < n; i++) {
         o->parameters[i] = o->options.parameters[i];
@@ -183,12 +184,14 @@ static cddp_status copy_gradient(cddp_grad *mine, const cddp_grad *theirs, cddp_
 
 static bool has_values(const cd_oracle *o)
 {
-    return o->options.parameter_count > 0 && o->values[0].device != NULL && (o->values[0].device->flags & CDDP_DEVICE_VALUES) != 0;
+    return o->options.parameter_count > 0 && o->values[0].device != NULL &&
+           (o->values[0].device->flags & CDDP_DEVICE_VALUES) != 0;
 }
 
 static bool is_exact_device(const cd_oracle *o)
 {
-    return o->options.parameter_count > 0 && o->values[0].device != NULL && (o->values[0].device->flags & CDDP_DEVICE_EXACT) != 0;
+    return o->options.parameter_count > 0 && o->values[0].device != NULL &&
+           (o->values[0].device->flags & CDDP_DEVICE_EXACT) != 0;
 }
 
 static cddp_status digest_of(const cddp_tensor *tensor, uint64_t *digest, cddp_error *err)
@@ -199,8 +202,8 @@ static cddp_status digest_of(const cddp_tensor *tensor, uint64_t *digest, cddp_e
     return CDDP_OK;
 }
 
-cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_tensor *parameters, const cddp_grad *gradients,
-                                 cddp_error *err)
+cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_tensor *parameters,
+                                 const cddp_grad *gradients, cddp_error *err)
 {
     cd_oracle *o = oracle;
     o->step = step;
@@ -216,7 +219,8 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
     }
     if (o->local == NULL && has_values(o)) {
         o->local = cd_allocate_array(o->options.allocator, o->offsets[o->options.parameter_count], sizeof *o->local);
-        if (o->local == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the local gradients of rank %u", o->options.rank);
+        if (o->local == NULL)
+            return cd_fail(err, CDDP_E_NOMEM, "no memory for the local gradients of rank %u", o->options.rank);
     }
     return CDDP_OK;
 }
@@ -224,7 +228,8 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
 cddp_status cd_oracle_enter_forward(cd_oracle *oracle, uint32_t micro_step, const cddp_tensor *buffers, cddp_error *err)
 {
     (void)micro_step; /* the last forward's buffers are the ones that judge_gradients compares */
-    for (size_t i = 0; i < oracle->options.buffer_count; i++) CD_TRY(copy_tensor(&oracle->buffers[i], &buffers[i], err));
+    for (size_t i = 0; i < oracle->options.buffer_count; i++)
+        CD_TRY(copy_tensor(&oracle->buffers[i], &buffers[i], err));
     oracle->has_buffers = oracle->options.buffer_count > 0;
     return CDDP_OK;
 }
@@ -248,9 +253,15 @@ cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp
 
 static cd_start start_of(cd_oracle *o)
 {
-    return (cd_start){.parameters = o->parameters, .parameter_count = o->options.parameter_count, .offsets = o->offsets,
-                      .values = o->values, .buffers = o->has_buffers ? o->buffers : NULL, .kept = o->kept,
-                      .engine = o->options.engine, .world_size = o->options.world_size, .sample_wise = o->options.sample_wise,
+    return (cd_start){.parameters = o->parameters,
+                      .parameter_count = o->options.parameter_count,
+                      .offsets = o->offsets,
+                      .values = o->values,
+                      .buffers = o->has_buffers ? o->buffers : NULL,
+                      .kept = o->kept,
+                      .engine = o->options.engine,
+                      .world_size = o->options.world_size,
+                      .sample_wise = o->options.sample_wise,
                       .digest = o->digest};
 }
 
@@ -259,8 +270,10 @@ static void tell(cd_oracle *o, cd_link link, size_t parameter, const cd_comparis
     const cd_oracle_parameter *p = &o->parameters[parameter];
     o->summary.compared++;
     o->summary.differing += c->bad > 0;
-    if (c->exact) o->summary.exact++;
-    else o->summary.bounded++;
+    if (c->exact)
+        o->summary.exact++;
+    else
+        o->summary.bounded++;
     cd_tell_comparison(&(cd_tell){o->options.tracer, link, p->variable, p->name}, c);
 }
 
@@ -269,8 +282,13 @@ static cddp_status gather(cd_oracle *o, const cd_oracle_reduction *r, cddp_error
     size_t n = o->options.parameter_count;
     uint32_t micros = r->micro_step - r->micro_first + 1;
     if (o->has_locals || o->offsets[n] * o->options.world_size * micros > EXPLAIN_VALUES_MAX) return CDDP_OK;
-    o->locals = (cd_locals){.allocator = o->options.allocator, .rank_count = o->options.world_size, .micro_first = r->micro_first,
-                            .micro_count = micros, .parameter_count = n, .numel = o->offsets[n], .offsets = o->offsets};
+    o->locals = (cd_locals){.allocator = o->options.allocator,
+                            .rank_count = o->options.world_size,
+                            .micro_first = r->micro_first,
+                            .micro_count = micros,
+                            .parameter_count = n,
+                            .numel = o->offsets[n],
+                            .offsets = o->offsets};
     CD_TRY(cd_locals_init(&o->locals, err));
     o->has_locals = true;
     cd_start start = start_of(o);
@@ -294,13 +312,16 @@ static cddp_status explain(cd_oracle *o, const cd_oracle_reduction *r, cd_compar
 static const char *name_of_source(void *context, cd_atom_kind kind, uint32_t source)
 {
     const cd_oracle *o = context;
-    return (kind == CD_ATOM_GRADIENT || kind == CD_ATOM_PARAMETER) && source < o->options.parameter_count ? o->names[source] : NULL;
+    return (kind == CD_ATOM_GRADIENT || kind == CD_ATOM_PARAMETER) && source < o->options.parameter_count
+               ? o->names[source]
+               : NULL;
 }
 
 static const cd_term *find_term(const cd_term *terms, size_t count, const cd_term *like)
 {
     for (size_t i = 0; i < count; i++)
-        if (memcmp(&terms[i].atom, &like->atom, sizeof like->atom) == 0 && terms[i].element == like->element) return &terms[i];
+        if (memcmp(&terms[i].atom, &like->atom, sizeof like->atom) == 0 && terms[i].element == like->element)
+            return &terms[i];
     return NULL;
 }
 
@@ -339,7 +360,8 @@ static void describe_forms(cd_oracle *o, const cd_symbol_difference *d, cd_compa
     cd_tell_print(c->words, sizeof c->words, "%s %s%s", form, what, found);
 }
 
-static cddp_status compare_forms(cd_oracle *o, const cddp_tensor *expected, const cddp_tensor *actual, cd_comparison *c, cddp_error *err)
+static cddp_status compare_forms(cd_oracle *o, const cddp_tensor *expected, const cddp_tensor *actual, cd_comparison *c,
+                                 cddp_error *err)
 {
     cd_symbol_difference d;
     *c = (cd_comparison){.numel = (size_t)cddp_tensor_numel(expected), .element = -1, .exact = true};
@@ -352,7 +374,8 @@ static cddp_status compare_forms(cd_oracle *o, const cddp_tensor *expected, cons
 }
 
 /* Two tensors of the same device, bit for bit. s may be NULL: no explanation is looked for. */
-static cddp_status compare_tensors(cd_oracle *o, const cddp_tensor *expected, const cddp_tensor *actual, cd_comparison *c, cddp_error *err)
+static cddp_status compare_tensors(cd_oracle *o, const cddp_tensor *expected, const cddp_tensor *actual,
+                                   cd_comparison *c, cddp_error *err)
 {
     if (is_exact_device(o)) return compare_forms(o, expected, actual, c, err);
     CD_TRY(cd_numbers_read(&o->numbers, expected, err));
@@ -363,14 +386,18 @@ static cddp_status compare_tensors(cd_oracle *o, const cddp_tensor *expected, co
 
 /* ---- link 3: the local gradient is what one process computes on the same samples ---- */
 
-static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_t i, const cddp_grad *replica, cddp_error *err)
+static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_t i, const cddp_grad *replica,
+                               cddp_error *err)
 {
     if (!o->captured[i]) return CDDP_OK;
     bool present = replica->kind != CDDP_GRAD_UNDEFINED;
     cd_comparison c = {.element = -1, .exact = true};
     if (present != o->local_present[i]) {
-        c = (cd_comparison){.bad = 1, .element = 0, .expected = present, .actual = !present, .exact = true, .shape = CD_SHAPE_PRESENCE};
-        cd_tell_print(c.words, sizeof c.words, present ? "no local gradient, where one process gets one" : "a local gradient, where one process gets none");
+        c = (cd_comparison){
+            .bad = 1, .element = 0, .expected = present, .actual = !present, .exact = true, .shape = CD_SHAPE_PRESENCE};
+        cd_tell_print(c.words, sizeof c.words,
+                      present ? "no local gradient, where one process gets one"
+                              : "a local gradient, where one process gets none");
         tell(o, CD_LINK_PRECISION, i, &c);
         return CDDP_OK;
     }
@@ -386,7 +413,8 @@ static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_
     if (c.bad > 0) {
         /* Explaining runs the engine again, whose gradients are what was just read into o->other: keep a copy. */
         CD_TRY(cd_numbers_read_gradient(&o->numbers, replica, numel, err));
-        cd_suspect s = {.expected = o->numbers.values, .actual = o->local + o->offsets[i], .parameter = i, .divisor = r->divisor};
+        cd_suspect s = {
+            .expected = o->numbers.values, .actual = o->local + o->offsets[i], .parameter = i, .divisor = r->divisor};
         CD_TRY(explain(o, NULL, &c, &s, err));
     }
     tell(o, CD_LINK_PRECISION, i, &c);
@@ -403,8 +431,8 @@ static cddp_status judge_locals(cd_oracle *o, const cd_start *start, const cd_or
 
 /* ---- links 1, 2 and 7 ---- */
 
-static cddp_status judge_sum(cd_oracle *o, const cd_oracle_reduction *r, size_t i, const cd_wide_sum *sum, const cd_sum_rule *rule,
-                             cd_link link, cddp_error *err)
+static cddp_status judge_sum(cd_oracle *o, const cd_oracle_reduction *r, size_t i, const cd_wide_sum *sum,
+                             const cd_sum_rule *rule, cd_link link, cddp_error *err)
 {
     CD_TRY(cd_numbers_read_gradient(&o->numbers, &r->gradients[i], sum->numel, err));
     cd_comparison c = cd_compare_sum(sum, o->numbers.values, rule);
@@ -422,12 +450,10 @@ static cddp_status judge_sum(cd_oracle *o, const cd_oracle_reduction *r, size_t 
     return CDDP_OK;
 }
 
-static bool is_power_of_two(uint64_t n)
-{
-    return n != 0 && (n & (n - 1)) == 0;
-}
+static bool is_power_of_two(uint64_t n) { return n != 0 && (n & (n - 1)) == 0; }
 
-static cddp_status judge_reduced(cd_oracle *o, const cd_oracle_reduction *r, const cd_window *w, size_t i, cddp_error *err)
+static cddp_status judge_reduced(cd_oracle *o, const cd_oracle_reduction *r, const cd_window *w, size_t i,
+                                 cddp_error *err)
 {
     const cd_window_parameter *p = &w->parameters[i];
     cd_comparison c;
@@ -440,16 +466,23 @@ static cddp_status judge_reduced(cd_oracle *o, const cd_oracle_reduction *r, con
     uint64_t depth = r->depth != 0 ? r->depth : o->options.world_size - 1, casts = r->wire != CDDP_DTYPE_COUNT;
     cddp_dtype dtype = casts ? r->wire : o->parameters[i].dtype;
     bool divided = w->divided && !casts;
-    cd_sum_rule reduction = {.dtype = dtype, .divisor = divided ? 1 : r->divisor, .addends = o->options.world_size + depth,
-                             .roundings = divided ? depth : depth + 2 + casts, .division_is_exact = divided || is_power_of_two(r->divisor)};
-    cd_sum_rule mathematics = {.dtype = dtype, .divisor = r->divisor, .addends = o->options.world_size + depth + w->parts,
-                               .roundings = p->samples.push_count + depth + 2 + casts, .division_is_exact = is_power_of_two(r->divisor)};
+    cd_sum_rule reduction = {.dtype = dtype,
+                             .divisor = divided ? 1 : r->divisor,
+                             .addends = o->options.world_size + depth,
+                             .roundings = divided ? depth : depth + 2 + casts,
+                             .division_is_exact = divided || is_power_of_two(r->divisor)};
+    cd_sum_rule mathematics = {.dtype = dtype,
+                               .divisor = r->divisor,
+                               .addends = o->options.world_size + depth + w->parts,
+                               .roundings = p->samples.push_count + depth + 2 + casts,
+                               .division_is_exact = is_power_of_two(r->divisor)};
     CD_TRY(judge_sum(o, r, i, &p->contributions, &reduction, CD_LINK_REDUCTION, err));
     CD_TRY(judge_sum(o, r, i, &p->samples, &mathematics, CD_LINK_MATHEMATICS, err));
     return CDDP_OK;
 }
 
-static cddp_status judge_presence(cd_oracle *o, const cd_oracle_reduction *r, const cd_window *w, size_t i, bool *comparable, cddp_error *err)
+static cddp_status judge_presence(cd_oracle *o, const cd_oracle_reduction *r, const cd_window *w, size_t i,
+                                  bool *comparable, cddp_error *err)
 {
     (void)err;
     bool reduced = o->parameters[i].variable >= 0;
@@ -459,8 +492,11 @@ static cddp_status judge_presence(cd_oracle *o, const cd_oracle_reduction *r, co
     cd_comparison c = {.element = -1, .exact = true};
     *comparable = reduced && actual && expected && w->parameters[i].fired;
     if (expected != actual) {
-        c = (cd_comparison){.bad = 1, .element = 0, .expected = expected, .actual = actual, .exact = true, .shape = CD_SHAPE_PRESENCE};
-        cd_tell_print(c.words, sizeof c.words, expected ? "absent, where some rank has a gradient" : "present, although no rank used it: absent is not zero");
+        c = (cd_comparison){
+            .bad = 1, .element = 0, .expected = expected, .actual = actual, .exact = true, .shape = CD_SHAPE_PRESENCE};
+        cd_tell_print(c.words, sizeof c.words,
+                      expected ? "absent, where some rank has a gradient"
+                               : "present, although no rank used it: absent is not zero");
     }
     tell(o, CD_LINK_PRESENCE, i, &c);
     return CDDP_OK;
@@ -468,7 +504,8 @@ static cddp_status judge_presence(cd_oracle *o, const cd_oracle_reduction *r, co
 
 /* ---- link 6 ---- */
 
-static cddp_status judge_buffers(cd_oracle *o, const cd_start *start, const cd_oracle_reduction *r, const cddp_tensor *buffers, cddp_error *err)
+static cddp_status judge_buffers(cd_oracle *o, const cd_start *start, const cd_oracle_reduction *r,
+                                 const cddp_tensor *buffers, cddp_error *err)
 {
     const cd_oracle_engine *e = start->engine;
     cd_oracle_part part = {o->options.rank, r->step, r->micro_step, CD_ORACLE_ALL};
@@ -478,7 +515,8 @@ static cddp_status judge_buffers(cd_oracle *o, const cd_start *start, const cd_o
     for (size_t i = 0; i < o->options.buffer_count; i++) {
         cd_comparison c;
         CD_TRY(compare_tensors(o, &e->buffers(e->self)[i], &buffers[i], &c, err));
-        if (c.bad > 0 && c.words[0] == '\0') cd_tell_print(c.words, sizeof c.words, "%zu of %zu elements differ", c.bad, c.numel);
+        if (c.bad > 0 && c.words[0] == '\0')
+            cd_tell_print(c.words, sizeof c.words, "%zu of %zu elements differ", c.bad, c.numel);
         o->summary.compared++;
         o->summary.differing += c.bad > 0;
         o->summary.exact++;
@@ -487,11 +525,13 @@ static cddp_status judge_buffers(cd_oracle *o, const cd_start *start, const cd_o
     return CDDP_OK;
 }
 
-cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reduction *reduction, const cddp_tensor *buffers, cddp_error *err)
+cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reduction *reduction,
+                                      const cddp_tensor *buffers, cddp_error *err)
 {
     cd_oracle *o = oracle;
     if (!has_values(o) && !is_exact_device(o)) return CDDP_OK;
-    if (reduction->divisor == 0) return cd_fail(err, CDDP_E_ARG, "the oracle was given divisor 0 at step %u", reduction->step);
+    if (reduction->divisor == 0)
+        return cd_fail(err, CDDP_E_ARG, "the oracle was given divisor 0 at step %u", reduction->step);
     cd_start start = start_of(o);
     cd_window *w = o->options.share != NULL ? &o->options.share->windows[reduction->step % 2] : &o->window;
     CD_TRY(cd_window_compute(w, &start, reduction, err));
@@ -507,29 +547,36 @@ cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reducti
 
 /* ---- links 4 and 5 ---- */
 
-static cddp_status judge_slots(cd_oracle *o, const cd_oracle_slots *expected, const cd_oracle_slots *actual, cddp_error *err)
+static cddp_status judge_slots(cd_oracle *o, const cd_oracle_slots *expected, const cd_oracle_slots *actual,
+                               cddp_error *err)
 {
     if (expected->count != actual->count)
-        return cd_fail(err, CDDP_E_ARG, "the run has %zu optimizer slots, the reference %zu", actual->count, expected->count);
+        return cd_fail(err, CDDP_E_ARG, "the run has %zu optimizer slots, the reference %zu", actual->count,
+                       expected->count);
     for (size_t i = 0; i < expected->count; i++) {
         bool wanted = expected->tensors[i].device != NULL, found = actual->tensors[i].device != NULL;
         cd_comparison c = {.element = -1, .exact = true};
         if (!wanted && !found) continue;
         if (wanted != found) {
-            c = (cd_comparison){.bad = 1, .element = 0, .expected = wanted, .actual = found, .exact = true, .shape = CD_SHAPE_PRESENCE};
-            cd_tell_print(c.words, sizeof c.words, wanted ? "optimizer state is absent" : "optimizer state was made for a parameter without a gradient");
+            c = (cd_comparison){
+                .bad = 1, .element = 0, .expected = wanted, .actual = found, .exact = true, .shape = CD_SHAPE_PRESENCE};
+            cd_tell_print(c.words, sizeof c.words,
+                          wanted ? "optimizer state is absent"
+                                 : "optimizer state was made for a parameter without a gradient");
         } else if (!cddp_dtype_is_float(expected->tensors[i].dtype) && is_exact_device(o)) {
             continue;
         } else {
             CD_TRY(compare_tensors(o, &expected->tensors[i], &actual->tensors[i], &c, err));
-            if (c.bad > 0 && c.words[0] == '\0') cd_tell_print(c.words, sizeof c.words, "optimizer state slot %zu differs", i);
+            if (c.bad > 0 && c.words[0] == '\0')
+                cd_tell_print(c.words, sizeof c.words, "optimizer state slot %zu differs", i);
         }
         tell(o, CD_LINK_OPTIMIZER, (size_t)expected->parameters[i], &c);
     }
     return CDDP_OK;
 }
 
-static cddp_status judge_parameter(cd_oracle *o, const cd_oracle_update *before, const cd_oracle_update *after, size_t i, cddp_error *err)
+static cddp_status judge_parameter(cd_oracle *o, const cd_oracle_update *before, const cd_oracle_update *after,
+                                   size_t i, cddp_error *err)
 {
     cd_comparison c;
     const cddp_tensor *expected = &o->options.engine->parameters(o->options.engine->self)[i];
@@ -537,7 +584,11 @@ static cddp_status judge_parameter(cd_oracle *o, const cd_oracle_update *before,
     if (c.bad > 0 && !is_exact_device(o)) {
         cd_numbers start = {.allocator = o->options.allocator};
         cddp_status status = cd_numbers_read(&start, &before->parameters[i], err);
-        cd_suspect s = {.expected = o->numbers.values, .actual = o->other.values, .before = start.values, .parameter = i, .divisor = 1,
+        cd_suspect s = {.expected = o->numbers.values,
+                        .actual = o->other.values,
+                        .before = start.values,
+                        .parameter = i,
+                        .divisor = 1,
                         .before_words = "the parameter was not updated"};
         if (status == CDDP_OK) status = explain(o, NULL, &c, &s, err);
         cd_numbers_fini(&start);
@@ -549,7 +600,8 @@ static cddp_status judge_parameter(cd_oracle *o, const cd_oracle_update *before,
 
 static cddp_status advance_free(cd_oracle *o, const cd_oracle_update *before, cddp_error *err);
 
-cddp_status cd_oracle_judge_update(cd_oracle *oracle, const cd_oracle_update *before, const cd_oracle_update *after, cddp_error *err)
+cddp_status cd_oracle_judge_update(cd_oracle *oracle, const cd_oracle_update *before, const cd_oracle_update *after,
+                                   cddp_error *err)
 {
     cd_oracle *o = oracle;
     if (!has_values(o) && !is_exact_device(o)) return CDDP_OK;
@@ -572,7 +624,8 @@ static cddp_status free_gradient(cd_oracle *o, const cd_window *w, size_t i, cdd
     if (!w->parameters[i].fired || sum->limbs == NULL) return CDDP_OK;
     CD_TRY(cddp_grad_define(g, &o->values[i], err));
     double *means = cd_allocate_array(o->options.allocator, sum->numel, sizeof *means);
-    if (means == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the free-running gradient of %s", o->parameters[i].name);
+    if (means == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the free-running gradient of %s", o->parameters[i].name);
     for (size_t j = 0; j < sum->numel; j++) means[j] = cd_wide_sum_get(sum, j) / (double)w->divisor;
     cddp_status status = cd_numbers_write(&o->numbers, &g->value, means, err);
     cd_release(o->options.allocator, means, sum->numel * sizeof *means);
@@ -630,7 +683,8 @@ static cddp_status advance_free(cd_oracle *o, const cd_oracle_update *before, cd
         return CDDP_OK;
     }
     cd_oracle_slots state = {0};
-    cd_oracle_update update = {.step = before->step, .parameters = e->parameters(e->self), .gradients = o->free_gradients};
+    cd_oracle_update update = {
+        .step = before->step, .parameters = e->parameters(e->self), .gradients = o->free_gradients};
     CD_TRY(e->update(e->self, &update, &state, err));
     return CDDP_OK;
 }
@@ -643,13 +697,12 @@ cddp_status cd_oracle_finish(cd_oracle *oracle, const cddp_tensor *parameters, c
     for (size_t i = 0; i < o->options.parameter_count; i++) {
         cd_comparison c;
         CD_TRY(compare_tensors(o, &expected[i], &parameters[i], &c, err));
-        if (c.bad > 0) cd_tell_print(c.words, sizeof c.words, "%zu of %zu elements have drifted from the free-running reference", c.bad, c.numel);
+        if (c.bad > 0)
+            cd_tell_print(c.words, sizeof c.words, "%zu of %zu elements have drifted from the free-running reference",
+                          c.bad, c.numel);
         tell(o, CD_LINK_FREE, i, &c);
     }
     return CDDP_OK;
 }
 
-cd_oracle_summary cd_oracle_get_summary(const cd_oracle *oracle)
-{
-    return oracle->summary;
-}
+cd_oracle_summary cd_oracle_get_summary(const cd_oracle *oracle) { return oracle->summary; }

@@ -82,11 +82,11 @@ typedef struct cd_oracle_options {
     uint32_t rank, world_size;
     const cd_oracle_engine *engine;
     const cd_oracle_engine *free_engine; /* a second replica for the free-running reference; NULL: none */
-    cd_oracle_share *share;      /* ranks of one thread share what they recompute; NULL: each for itself */
-    struct cddp_tracer *tracer;  /* may be NULL: then only cd_oracle_get_summary tells */
+    cd_oracle_share *share;              /* ranks of one thread share what they recompute; NULL: each for itself */
+    struct cddp_tracer *tracer;          /* may be NULL: then only cd_oracle_get_summary tells */
     const cddp_allocator *allocator;
-    bool sample_wise;    /* a sample's gradient does not depend on the rest of its micro-batch; false with batch norm */
-    bool exact_inputs;   /* the plan promises that no sum rounds; the witness is still checked */
+    bool sample_wise;  /* a sample's gradient does not depend on the rest of its micro-batch; false with batch norm */
+    bool exact_inputs; /* the plan promises that no sum rounds; the witness is still checked */
 } cd_oracle_options;
 
 /* What the plan declares about one reduction. */
@@ -100,18 +100,19 @@ typedef struct cd_oracle_reduction {
     uint32_t step, micro_step; /* the synchronising micro-step */
     uint64_t divisor;          /* W, or the ranks still active (JON-11) */
     cd_oracle_division division;
-    cddp_dtype wire;           /* CDDP_DTYPE_COUNT: each parameter's own (GRD-17) */
-    uint32_t depth;            /* additions on the longest path of the reduction; 0: world_size - 1 */
-    bool lossy;                /* the hook obeys a law of its own: links 1 and 2 are not judged */
-    uint32_t micro_first;      /* first micro-step that entered since gradients were dropped */
-    const cddp_grad *gradients;/* (parameter_count) after backward */
+    cddp_dtype wire;            /* CDDP_DTYPE_COUNT: each parameter's own (GRD-17) */
+    uint32_t depth;             /* additions on the longest path of the reduction; 0: world_size - 1 */
+    bool lossy;                 /* the hook obeys a law of its own: links 1 and 2 are not judged */
+    uint32_t micro_first;       /* first micro-step that entered since gradients were dropped */
+    const cddp_grad *gradients; /* (parameter_count) after backward */
 } cd_oracle_reduction;
 
 typedef struct cd_oracle_summary {
     uint64_t compared, differing, exact, bounded; /* tensors */
 } cd_oracle_summary;
 
-cddp_status cd_oracle_share_create(const cddp_allocator *allocator, cd_oracle_share **share, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_oracle_share_create(const cddp_allocator *allocator, cd_oracle_share **share,
+                                   cddp_error *err) CDDP_MUST_CHECK;
 void cd_oracle_share_destroy(cd_oracle_share *share); /* accepts NULL */
 
 cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracle, cddp_error *err) CDDP_MUST_CHECK;
@@ -124,7 +125,8 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
 cddp_status cd_oracle_enter_forward(cd_oracle *oracle, uint32_t micro_step, const cddp_tensor *buffers,
                                     cddp_error *err) CDDP_MUST_CHECK;
 /* When the engine accumulated into parameter i, before the wrapper hears of it. Copies. */
-cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp_grad *gradient, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp_grad *gradient,
+                                 cddp_error *err) CDDP_MUST_CHECK;
 /* Links 1 mathematics, 2 reduction, 3 precision, 6 buffers, 7 presence. buffers: after the forwards, or NULL. */
 cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reduction *reduction,
                                       const cddp_tensor *buffers, cddp_error *err) CDDP_MUST_CHECK;

@@ -19,7 +19,8 @@ static void range_of(cddp_dtype dtype, int32_t *exponent_min, size_t *limb_count
     *limb_count = is_double ? 70 : 12;
 }
 
-cddp_status cd_wide_sum_init(cd_wide_sum *sum, const cddp_allocator *allocator, cddp_dtype dtype, size_t numel, cddp_error *err)
+cddp_status cd_wide_sum_init(cd_wide_sum *sum, const cddp_allocator *allocator, cddp_dtype dtype, size_t numel,
+                             cddp_error *err)
 {
     cd_wide_sum made = {.allocator = allocator, .numel = numel};
     range_of(dtype, &made.exponent_min, &made.limb_count);
@@ -182,10 +183,7 @@ double cd_wide_sum_residual(const cd_wide_sum *sum, size_t element, double actua
     return read_row(row, sum);
 }
 
-bool cd_wide_sum_is_finite(const cd_wide_sum *sum, size_t element)
-{
-    return sum->low[element] != INT32_MIN;
-}
+bool cd_wide_sum_is_finite(const cd_wide_sum *sum, size_t element) { return sum->low[element] != INT32_MIN; }
 
 bool cd_wide_sum_is_exact(const cd_wide_sum *sum, size_t element, int precision)
 {

@@ -27,7 +27,8 @@ typedef struct cd_wide_sum {
     uint64_t push_count;
 } cd_wide_sum;
 
-cddp_status cd_wide_sum_init(cd_wide_sum *sum, const cddp_allocator *allocator, cddp_dtype dtype, size_t numel, cddp_error *err);
+cddp_status cd_wide_sum_init(cd_wide_sum *sum, const cddp_allocator *allocator, cddp_dtype dtype, size_t numel,
+                             cddp_error *err);
 void cd_wide_sum_fini(cd_wide_sum *sum); /* accepts a zeroed sum */
 void cd_wide_sum_clear(cd_wide_sum *sum);
 

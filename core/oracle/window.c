@@ -63,7 +63,8 @@ static cddp_status make_parameters(cd_window *w, const cd_start *start, cddp_err
 {
     if (w->parameters != NULL) return CDDP_OK;
     w->parameters = cd_allocate_array(w->allocator, start->parameter_count, sizeof *w->parameters);
-    if (w->parameters == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle's %zu parameters", start->parameter_count);
+    if (w->parameters == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle's %zu parameters", start->parameter_count);
     w->parameter_count = start->parameter_count;
     w->is_exact_device = is_exact_device(start);
     for (size_t i = 0; i < start->parameter_count; i++) {
@@ -141,7 +142,6 @@ static cddp_status sum_samples(cd_window *w, const cd_start *start, const cd_ora
     return CDDP_OK;
 }
 
-
 static cddp_status push_kept(cd_window *w, const cd_start *start, cddp_error *err)
 {
     for (size_t i = 0; i < w->parameter_count; i++) {
@@ -162,12 +162,14 @@ static cddp_status load(const cd_start *start, cddp_error *err)
     return CDDP_OK;
 }
 
-cddp_status cd_start_run_rank(const cd_start *start, const cd_oracle_reduction *reduction, uint32_t rank, cddp_error *err)
+cddp_status cd_start_run_rank(const cd_start *start, const cd_oracle_reduction *reduction, uint32_t rank,
+                              cddp_error *err)
 {
     CD_TRY(load(start, err));
     for (uint32_t m = reduction->micro_first; m <= reduction->micro_step; m++) {
         cd_oracle_part part = part_of(reduction, rank, m);
-        if (start->engine->sample_count(start->engine->self, &part) > 0) CD_TRY(start->engine->run(start->engine->self, &part, err));
+        if (start->engine->sample_count(start->engine->self, &part) > 0)
+            CD_TRY(start->engine->run(start->engine->self, &part, err));
     }
     return CDDP_OK;
 }
@@ -185,18 +187,23 @@ static cddp_status take_contribution(cd_window *w, cd_window_parameter *p, const
     bool is_sparse = grad->kind == CDDP_GRAD_SPARSE;
     if (!w->divided || is_sparse) CD_TRY(cd_numbers_read_gradient(&w->numbers, grad, p->contributions.numel, err));
     if (w->divided) {
-        if (is_sparse) CD_TRY(cd_numbers_write(&w->numbers, &p->expected, w->numbers.values, err));
-        else CD_TRY(device->copy(&p->expected, &grad->value, NULL, err));
+        if (is_sparse)
+            CD_TRY(cd_numbers_write(&w->numbers, &p->expected, w->numbers.values, err));
+        else
+            CD_TRY(device->copy(&p->expected, &grad->value, NULL, err));
         /* A sparse gradient is truly divided in place, whatever the path of the dense ones (SPA-02). */
-        if (is_sparse || w->division == CD_ORACLE_DIVISION_TRUE) CD_TRY(device->divide(&p->expected, &p->expected, (int64_t)w->divisor, NULL, err));
-        else CD_TRY(device->multiply_reciprocal(&p->expected, &p->expected, (int64_t)w->divisor, NULL, err));
+        if (is_sparse || w->division == CD_ORACLE_DIVISION_TRUE)
+            CD_TRY(device->divide(&p->expected, &p->expected, (int64_t)w->divisor, NULL, err));
+        else
+            CD_TRY(device->multiply_reciprocal(&p->expected, &p->expected, (int64_t)w->divisor, NULL, err));
         CD_TRY(cd_numbers_read(&w->numbers, &p->expected, err));
     }
     cd_wide_sum_push(&p->contributions, w->numbers.values);
     return CDDP_OK;
 }
 
-static cddp_status sum_rank(cd_window *w, const cd_start *start, const cd_oracle_reduction *reduction, uint32_t rank, cddp_error *err)
+static cddp_status sum_rank(cd_window *w, const cd_start *start, const cd_oracle_reduction *reduction, uint32_t rank,
+                            cddp_error *err)
 {
     CD_TRY(cd_start_run_rank(start, reduction, rank, err));
     const cddp_grad *grads = start->engine->gradients(start->engine->self);
@@ -229,7 +236,8 @@ static bool holds(const cd_window *w, const cd_start *start, const cd_oracle_red
            w->divisor == r->divisor && w->division == r->division && w->digest == start->digest;
 }
 
-cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction, cddp_error *err)
+cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction,
+                              cddp_error *err)
 {
     cd_window *w = window;
     if (holds(w, start, reduction)) return CDDP_OK;
@@ -259,7 +267,8 @@ cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd
     return CDDP_OK;
 }
 
-cddp_status cd_start_gather(const cd_start *start, const cd_oracle_reduction *reduction, cd_locals *locals, cddp_error *err)
+cddp_status cd_start_gather(const cd_start *start, const cd_oracle_reduction *reduction, cd_locals *locals,
+                            cddp_error *err)
 {
     cd_numbers numbers = {.allocator = locals->allocator};
     const cd_oracle_engine *e = start->engine;

@@ -15,10 +15,10 @@
 typedef struct cd_start {
     const cd_oracle_parameter *parameters; /* (parameter_count) */
     size_t parameter_count;
-    const size_t *offsets;                 /* (parameter_count + 1) */
-    const cddp_tensor *values;             /* (parameter_count) of the parameters */
-    const cddp_tensor *buffers;            /* or NULL */
-    const cddp_grad *kept;                 /* (parameter_count) gradients kept from before the step */
+    const size_t *offsets;      /* (parameter_count + 1) */
+    const cddp_tensor *values;  /* (parameter_count) of the parameters */
+    const cddp_tensor *buffers; /* or NULL */
+    const cddp_grad *kept;      /* (parameter_count) gradients kept from before the step */
     const cd_oracle_engine *engine;
     uint32_t world_size;
     bool sample_wise;
@@ -26,10 +26,11 @@ typedef struct cd_start {
 } cd_start;
 
 typedef struct cd_window_parameter {
-    cd_wide_sum samples;       /* Σ over samples of all ranks: link 1 */
-    cd_wide_sum contributions; /* Σ over ranks of what each puts in, already divided when the division is known: link 2 */
-    cddp_tensor expected;      /* exact devices: the whole expected form, contiguous */
-    bool fired;                /* somebody's backward gave it a gradient */
+    cd_wide_sum samples; /* Σ over samples of all ranks: link 1 */
+    cd_wide_sum
+        contributions;    /* Σ over ranks of what each puts in, already divided when the division is known: link 2 */
+    cddp_tensor expected; /* exact devices: the whole expected form, contiguous */
+    bool fired;           /* somebody's backward gave it a gradient */
 } cd_window_parameter;
 
 typedef struct cd_window {
@@ -49,8 +50,11 @@ typedef struct cd_window {
 void cd_window_init(cd_window *window, const cddp_allocator *allocator);
 void cd_window_fini(cd_window *window);
 /* Does nothing when the window already holds this reduction from this start. */
-cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction, cddp_error *err);
+cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction,
+                              cddp_error *err);
 /* Every rank's gradients of every micro-step, for explaining an error. */
-cddp_status cd_start_gather(const cd_start *start, const cd_oracle_reduction *reduction, cd_locals *locals, cddp_error *err);
+cddp_status cd_start_gather(const cd_start *start, const cd_oracle_reduction *reduction, cd_locals *locals,
+                            cddp_error *err);
 /* The replica's gradients after all of a rank's micro-steps of the reduction. */
-cddp_status cd_start_run_rank(const cd_start *start, const cd_oracle_reduction *reduction, uint32_t rank, cddp_error *err);
+cddp_status cd_start_run_rank(const cd_start *start, const cd_oracle_reduction *reduction, uint32_t rank,
+                              cddp_error *err);

@@ -18,17 +18,17 @@ typedef enum cd_link {
 
 /* How the wrong values look, tested exactly, the most specific explanation first. */
 typedef enum cd_shape {
-    CD_SHAPE_NONE = 0,    /* equal, or within the bound */
-    CD_SHAPE_RATIO,       /* actual = ratio × expected on every element */
-    CD_SHAPE_LOCAL,       /* a rank's own gradient: not reduced */
-    CD_SHAPE_MISSING,     /* one contribution (rank, or micro-step) is not in it */
-    CD_SHAPE_DOUBLED,     /* one contribution is in it twice */
-    CD_SHAPE_OTHER,       /* it is another parameter's */
-    CD_SHAPE_ZERO,        /* all zeros */
-    CD_SHAPE_STALE,       /* the value from before */
-    CD_SHAPE_NONFINITE,   /* NaN or infinity where the exact value is finite */
-    CD_SHAPE_PRESENCE,    /* absent where a value belongs, or the other way round */
-    CD_SHAPE_SHIFTED,     /* the right values at a wrong offset */
+    CD_SHAPE_NONE = 0,  /* equal, or within the bound */
+    CD_SHAPE_RATIO,     /* actual = ratio × expected on every element */
+    CD_SHAPE_LOCAL,     /* a rank's own gradient: not reduced */
+    CD_SHAPE_MISSING,   /* one contribution (rank, or micro-step) is not in it */
+    CD_SHAPE_DOUBLED,   /* one contribution is in it twice */
+    CD_SHAPE_OTHER,     /* it is another parameter's */
+    CD_SHAPE_ZERO,      /* all zeros */
+    CD_SHAPE_STALE,     /* the value from before */
+    CD_SHAPE_NONFINITE, /* NaN or infinity where the exact value is finite */
+    CD_SHAPE_PRESENCE,  /* absent where a value belongs, or the other way round */
+    CD_SHAPE_SHIFTED,   /* the right values at a wrong offset */
     CD_SHAPE_UNEXPLAINED,
     CD_SHAPE_COUNT
 } cd_shape;

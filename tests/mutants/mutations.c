@@ -21,10 +21,7 @@ static bool is_value(const cddp_event *e, const int64_t rank_step_what_moment_id
 }
 #define IS_VALUE(e, ...) is_value((e), (const int64_t[5]){__VA_ARGS__})
 
-static void corrupt(int64_t *digest)
-{
-    *digest ^= 0x5555;
-}
+static void corrupt(int64_t *digest) { *digest ^= 0x5555; }
 
 /* The oracle's comparison of a parameter fails. */
 static void fail_comparison(cddp_event *e, cd_shape shape, const char *words)
@@ -122,10 +119,7 @@ static bool mutate_life_used_after_release(cddp_event *e)
     return true;
 }
 
-static bool mutate_hb_no_wait(cddp_event *e)
-{
-    return !(at(e, CDDP_EV_order, 0, ANY) && e->as.order.waits);
-}
+static bool mutate_hb_no_wait(cddp_event *e) { return !(at(e, CDDP_EV_order, 0, ANY) && e->as.order.waits); }
 
 static bool mutate_hb_late_write(cddp_event *e)
 {
@@ -214,7 +208,8 @@ static bool mutate_dtype_wide_wire(cddp_event *e)
 
 static bool mutate_dtype_accumulates_narrow(cddp_event *e)
 {
-    if (at(e, CDDP_EV_grad_local, 2, 0) && e->micro_step == 0 && e->as.grad_local.param == FC1_WEIGHT) e->as.grad_local.dtype = CDDP_BF16;
+    if (at(e, CDDP_EV_grad_local, 2, 0) && e->micro_step == 0 && e->as.grad_local.param == FC1_WEIGHT)
+        e->as.grad_local.dtype = CDDP_BF16;
     return true;
 }
 
@@ -244,25 +239,29 @@ static bool mutate_range_overflow(cddp_event *e)
 
 static bool mutate_range_steps_on_nan(cddp_event *e)
 {
-    if (at(e, CDDP_EV_grad_local, 2, 1) && e->micro_step == 0 && e->as.grad_local.param == FC1_WEIGHT) e->as.grad_local.nonfinite = 1;
+    if (at(e, CDDP_EV_grad_local, 2, 1) && e->micro_step == 0 && e->as.grad_local.param == FC1_WEIGHT)
+        e->as.grad_local.nonfinite = 1;
     return true;
 }
 
 static bool mutate_coll_broadcast_corrupt(cddp_event *e)
 {
-    if (at(e, CDDP_EV_collective_done, 2, 0) && e->as.collective_done.sequence == 0) corrupt(&e->as.collective_done.digest);
+    if (at(e, CDDP_EV_collective_done, 2, 0) && e->as.collective_done.sequence == 0)
+        corrupt(&e->as.collective_done.digest);
     return true;
 }
 
 static bool mutate_coll_input_is_scratch(cddp_event *e)
 {
-    if (at(e, CDDP_EV_collective_done, 1, 1) && e->as.collective_done.sequence == 6) corrupt(&e->as.collective_done.input);
+    if (at(e, CDDP_EV_collective_done, 1, 1) && e->as.collective_done.sequence == 6)
+        corrupt(&e->as.collective_done.input);
     return true;
 }
 
 static bool mutate_det_other_bits(cddp_event *e)
 {
-    if (e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 14) corrupt(&e->as.collective_done.digest);
+    if (e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 14)
+        corrupt(&e->as.collective_done.digest);
     return true;
 }
 
@@ -279,7 +278,8 @@ static bool mutate_once_ready_twice(cddp_event *e)
 
 static bool mutate_once_accumulator_resets(cddp_event *e)
 {
-    if (at(e, CDDP_EV_grad_local, 1, 1) && e->micro_step == 1 && e->as.grad_local.param == FC1_WEIGHT) e->as.grad_local.contributions = 1;
+    if (at(e, CDDP_EV_grad_local, 1, 1) && e->micro_step == 1 && e->as.grad_local.param == FC1_WEIGHT)
+        e->as.grad_local.contributions = 1;
     return true;
 }
 
@@ -292,7 +292,8 @@ static bool mutate_once_contribution_missing(cddp_event *e)
 
 static bool mutate_none_touches_absent(cddp_event *e)
 {
-    if (at(e, CDDP_EV_optimizer_touch, 1, 1) && e->as.optimizer_touch.param == HEAD_WEIGHT) e->as.optimizer_touch.touched = 1;
+    if (at(e, CDDP_EV_optimizer_touch, 1, 1) && e->as.optimizer_touch.param == HEAD_WEIGHT)
+        e->as.optimizer_touch.touched = 1;
     return true;
 }
 
@@ -350,7 +351,8 @@ static bool mutate_parameq_state_drifts(cddp_event *e)
 
 static bool mutate_fail_reads_incomplete(cddp_event *e)
 {
-    if (at(e, CDDP_EV_collective_done, 1, 2) && e->as.collective_done.sequence == 12) e->as.collective_done.status = CDDP_E_ABORTED;
+    if (at(e, CDDP_EV_collective_done, 1, 2) && e->as.collective_done.sequence == 12)
+        e->as.collective_done.status = CDDP_E_ABORTED;
     return true;
 }
 
@@ -372,17 +374,20 @@ static bool mutate_live_waits_for_ended(cddp_event *e)
 {
     bool is_post = e->kind == CDDP_EV_collective_post && e->as.collective_post.sequence == 14;
     bool is_done = e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 14;
-    bool is_after = e->kind == CDDP_EV_group_close || e->kind == CDDP_EV_memory || (e->kind == CDDP_EV_stop && e->step == 2) ||
+    bool is_after = e->kind == CDDP_EV_group_close || e->kind == CDDP_EV_memory ||
+                    (e->kind == CDDP_EV_stop && e->step == 2) ||
                     (e->kind == CDDP_EV_value && e->as.value.moment == MOMENT_END);
     bool is_wait = e->kind == CDDP_EV_collective_wait && e->as.collective_wait.sequence == 14;
     if (e->kind == CDDP_EV_rank_end)
-        e->as.rank_end = e->rank == 1 ? (cddp_event_rank_end){.status = CDDP_E_IO} : (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = 2};
+        e->as.rank_end = e->rank == 1 ? (cddp_event_rank_end){.status = CDDP_E_IO}
+                                      : (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = 2};
     if (e->rank == 1 && (is_post || is_wait)) return false;
     return !is_done && !(is_after && e->rank != UINT32_MAX && e->sequence > 100);
 }
 
 const trace_mutant trace_mutants[] = {
-#define TRACE_MUTANT(check, name, rank, peer, words, what) {#check, #name, rank, peer, words, what, mutate_##check##_##name},
+#define TRACE_MUTANT(check, name, rank, peer, words, what)                                                             \
+    {#check, #name, rank, peer, words, what, mutate_##check##_##name},
 #include "tests/mutants/trace_mutants.def"
 #undef TRACE_MUTANT
 };

@@ -49,8 +49,8 @@ static void print_findings(const cd_judge *j)
 {
     for (size_t i = 0; i < cd_judge_finding_count(j); i++) {
         const cddp_finding *f = cd_judge_get_finding(j, i);
-        print_message("  %s step %u rank %d peer %d: %s\n    expected %s\n    actual   %s\n", f->check, f->step, f->rank, f->peer, f->title,
-                      f->expected, f->actual);
+        print_message("  %s step %u rank %d peer %d: %s\n    expected %s\n    actual   %s\n", f->check, f->step,
+                      f->rank, f->peer, f->title, f->expected, f->actual);
     }
 }
 
@@ -64,7 +64,8 @@ TEST(trace_mutants, the_clean_twin_is_silent_and_exercises_every_check)
         assert_int_equal(cd_judge_exercise_count(j), CHECK_COUNT);
         for (size_t i = 0; i < CHECK_COUNT; i++) {
             cd_test_row("%s on the clean trace", cd_judge_get_exercise(j, i)->check);
-            if (cd_judge_get_exercise(j, i)->count == 0) print_error("%s was not exercised\n", cd_judge_get_exercise(j, i)->check);
+            if (cd_judge_get_exercise(j, i)->count == 0)
+                print_error("%s was not exercised\n", cd_judge_get_exercise(j, i)->check);
             assert_true(cd_judge_get_exercise(j, i)->count > 0);
             assert_true(cd_judge_get_exercise(j, i)->how[0] != '\0');
         }
@@ -80,11 +81,12 @@ TEST(trace_mutants, each_planted_corruption_is_the_first_finding_with_the_right_
         cd_test_row("%s: %s (%s)", m->check_file, m->name, m->what);
         cd_judge *j = judge(m->edit, true);
         const cddp_finding *first = cd_judge_finding_count(j) > 0 ? cd_judge_get_finding(j, 0) : NULL;
-        bool right = first != NULL && strcmp(first->check, name_of(m->check_file)) == 0 && strstr(first->title, m->words) != NULL &&
-                     first->rank == m->rank && (m->peer < 0 || first->peer == m->peer);
+        bool right = first != NULL && strcmp(first->check, name_of(m->check_file)) == 0 &&
+                     strstr(first->title, m->words) != NULL && first->rank == m->rank &&
+                     (m->peer < 0 || first->peer == m->peer);
         if (!right) {
-            print_error("%s: %s (%s): wanted %s rank %d peer %d \"…%s…\"\n", m->check_file, m->name, m->what, name_of(m->check_file), m->rank,
-                        m->peer, m->words);
+            print_error("%s: %s (%s): wanted %s rank %d peer %d \"…%s…\"\n", m->check_file, m->name, m->what,
+                        name_of(m->check_file), m->rank, m->peer, m->words);
             print_findings(j);
         }
         assert_true(right);
@@ -117,7 +119,8 @@ TEST(trace_mutants, every_check_has_a_row)
     (void)state;
     for (size_t c = 0; c < CHECK_COUNT; c++) {
         size_t rows = 0;
-        for (size_t i = 0; i < trace_mutant_count; i++) rows += strcmp(trace_mutants[i].check_file, checks[c].file) == 0;
+        for (size_t i = 0; i < trace_mutant_count; i++)
+            rows += strcmp(trace_mutants[i].check_file, checks[c].file) == 0;
         cd_test_row("%s", checks[c].name);
         assert_true(rows > 0);
     }

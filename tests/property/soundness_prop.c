@@ -27,8 +27,36 @@ typedef struct feature {
     const char *levels[LEVELS_MAX];
 } feature;
 
-enum { WORLD, MODEL, DTYPE, EXACT, OPTIMIZER, MOMENTUM, MICROS, ZERO_GRAD, LOSS, CAP, UNUSED, VIEW, STATIC, BATCHED, BUFFERS, HOOK, CHOOSER, READY,
-       JOIN, DIVIDE, AMP, CLIP, SAMPLES, SHUFFLE, DEVICE, STEPS, BRANCH, FEATURES };
+enum {
+    WORLD,
+    MODEL,
+    DTYPE,
+    EXACT,
+    OPTIMIZER,
+    MOMENTUM,
+    MICROS,
+    ZERO_GRAD,
+    LOSS,
+    CAP,
+    UNUSED,
+    VIEW,
+    STATIC,
+    BATCHED,
+    BUFFERS,
+    HOOK,
+    CHOOSER,
+    READY,
+    JOIN,
+    DIVIDE,
+    AMP,
+    CLIP,
+    SAMPLES,
+    SHUFFLE,
+    DEVICE,
+    STEPS,
+    BRANCH,
+    FEATURES
+};
 
 static const feature features[FEATURES] = {
     [WORLD] = {"world.size", {"1", "2", "3", "4", "5"}},
@@ -72,29 +100,26 @@ static uint32_t level_count(const feature *f)
     return n;
 }
 
-static const char *value_of(const draw *d, size_t f)
-{
-    return features[f].levels[d->level[f]];
-}
+static const char *value_of(const draw *d, size_t f) { return features[f].levels[d->level[f]]; }
 
-static bool is(const draw *d, size_t f, const char *value)
-{
-    return strcmp(value_of(d, f), value) == 0;
-}
+static bool is(const draw *d, size_t f, const char *value) { return strcmp(value_of(d, f), value) == 0; }
 
 /* Combinations that are no valid program, or that the single-process reference does not declare. */
 static bool makes_sense(const draw *d)
 {
     bool symbol = is(d, DEVICE, "symbol"), casts = is(d, HOOK, "fp16_compress") || is(d, HOOK, "bf16_compress");
     bool branches = is(d, BRANCH, "1") || is(d, MODEL, "branchy") || is(d, MODEL, "gan");
-    if (branches && !is(d, UNUSED, "true")) return false;                 /* RED-12 */
-    if (is(d, BRANCH, "1") && !is(d, MODEL, "branchy")) return false;      /* only branchy has branches */
+    if (branches && !is(d, UNUSED, "true")) return false;                           /* RED-12 */
+    if (is(d, BRANCH, "1") && !is(d, MODEL, "branchy")) return false;               /* only branchy has branches */
     if (is(d, STATIC, "true") && (is(d, UNUSED, "true") || branches)) return false; /* STA-02, STA-01 */
-    if (symbol && (casts || is(d, AMP, "true") || is(d, CLIP, "1") || !is(d, OPTIMIZER, "sgd") || is(d, MOMENTUM, "0.5") || is(d, MODEL, "transformer"))) return false;
+    if (symbol && (casts || is(d, AMP, "true") || is(d, CLIP, "1") || !is(d, OPTIMIZER, "sgd") ||
+                   is(d, MOMENTUM, "0.5") || is(d, MODEL, "transformer")))
+        return false;
     if (is(d, MOMENTUM, "0.5") && !is(d, OPTIMIZER, "sgd")) return false;
     if (casts && is(d, DTYPE, "f64")) return false;
     if (is(d, DIVIDE, "false") && !is(d, JOIN, "true")) return false;
-    if (is(d, JOIN, "true") && !is(d, OPTIMIZER, "sgd")) return false; /* step counters of joined ranks stand still (INT-01) */
+    if (is(d, JOIN, "true") && !is(d, OPTIMIZER, "sgd"))
+        return false; /* step counters of joined ranks stand still (INT-01) */
     if (is(d, CHOOSER, "fifo") && is(d, READY, "chosen")) return false;
     return true;
 }
@@ -104,16 +129,18 @@ static cddp_plan *plan_of(const draw *d)
 {
     static const char joins[] = "[[rank]]\nranks = \"1%2\"\n[rank.data]\ninputs = 1\n" /* odd ranks run out of inputs */
                                 "[join]\nbroadcast_optimizer_state = true\n"; /* without it replicas part (INT-01) */
-    static const char branches[] = "[[when]]\nranks = \"1%2\"\nbranch = 1\n";           /* odd ranks go another way */
+    static const char branches[] = "[[when]]\nranks = \"1%2\"\nbranch = 1\n"; /* odd ranks go another way */
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
     char text[512], sets[FEATURES + 1][96];
     const char *list[FEATURES + 1];
     size_t count = 0;
-    snprintf(text, sizeof text, "schema = 1\ntitle = \"drawn\"\n%s%s", is(d, JOIN, "true") ? joins : "", is(d, BRANCH, "1") ? branches : "");
+    snprintf(text, sizeof text, "schema = 1\ntitle = \"drawn\"\n%s%s", is(d, JOIN, "true") ? joins : "",
+             is(d, BRANCH, "1") ? branches : "");
     snprintf(sets[count++], sizeof sets[0], "world.seed=%llu", (unsigned long long)(d->seed % 1000000));
     for (size_t f = 0; f < FEATURES; f++)
-        if (f != BRANCH && value_of(d, f)[0] != '\0') snprintf(sets[count++], sizeof sets[0], "%s=%s", features[f].key, value_of(d, f));
+        if (f != BRANCH && value_of(d, f)[0] != '\0')
+            snprintf(sets[count++], sizeof sets[0], "%s=%s", features[f].key, value_of(d, f));
     for (size_t i = 0; i < count; i++) list[i] = sets[i];
     cd_reader_options options = {.sets = list, .set_count = count};
     return cd_reader_read_text(&options, "drawn", text, &plan, &err) == CDDP_OK ? plan : NULL;
@@ -164,8 +191,8 @@ static void print_draw(const draw *d, const cddp_verdict *v)
         if (value_of(d, f)[0] != '\0') print_error(" --set %s=%s", features[f].key, value_of(d, f));
     print_error("\n");
     for (size_t i = 0; i < v->finding_count; i++)
-        print_error("  %s step %u: %s\n    expected %s\n    actual   %s\n", v->findings[i].check, v->findings[i].step, v->findings[i].title,
-                    v->findings[i].expected, v->findings[i].actual);
+        print_error("  %s step %u: %s\n    expected %s\n    actual   %s\n", v->findings[i].check, v->findings[i].step,
+                    v->findings[i].title, v->findings[i].expected, v->findings[i].actual);
     for (size_t i = 0; i < v->rank_count; i++)
         if (v->ranks[i].result.status != CDDP_OK) print_error("  rank %zu: %s\n", i, v->ranks[i].result.error.message);
 }
@@ -222,7 +249,8 @@ TEST(soundness, no_valid_program_has_a_finding_and_watching_changes_nothing)
             continue;
         }
         outcome watched = run(plan, registry, true), alone = run(plan, registry, false);
-        bool same = memcmp(&watched.watch, &alone.watch, sizeof watched.watch) == 0, silent = is_silent(watched.verdict);
+        bool same = memcmp(&watched.watch, &alone.watch, sizeof watched.watch) == 0,
+             silent = is_silent(watched.verdict);
         if (!silent || !same) {
             if (failed++ < 5) print_draw(&d, watched.verdict);
             if (!same) print_error("  the unwatched run emits other events\n");

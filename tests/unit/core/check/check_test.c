@@ -106,15 +106,13 @@ static void plugin_event(void *self, const cddp_event *event)
     seen_by_plugin++;
 }
 
-static void plugin_end(void *self)
-{
-    (void)self;
-}
+static void plugin_end(void *self) { (void)self; }
 
 TEST(judge, shows_everything_to_a_check_that_names_no_kinds)
 {
     (void)state;
-    static const cddp_check plugin = {sizeof plugin, CDDP_CHECK_ABI, "X-ALL", "sees all", "sees all", plugin_begin, plugin_event, plugin_end, NULL, 0};
+    static const cddp_check plugin = {sizeof plugin, CDDP_CHECK_ABI, "X-ALL",    "sees all", "sees all",
+                                      plugin_begin,  plugin_event,   plugin_end, NULL,       0};
     const cddp_check *checks[] = {&plugin, cd_check_get(0)};
     cddp_error err = CDDP_ERROR_INIT;
     cd_memory_sink trace;
@@ -138,7 +136,8 @@ TEST(judge, refuses_a_check_without_its_functions)
     const cddp_check *checks[] = {cd_check_get(0), &hollow};
     cddp_error err = CDDP_ERROR_INIT;
     cd_judge *judge = NULL;
-    assert_fails(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 2}, &judge, &err), CDDP_E_ARG, &err, "X-HOLLOW");
+    assert_fails(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 2}, &judge, &err), CDDP_E_ARG,
+                 &err, "X-HOLLOW");
 }
 
 /* Every buffer of ranks 1 differs at every step of a long run: many findings, few kept, the earliest first. */
@@ -151,7 +150,8 @@ static void feed_forwards(const cddp_trace_sink *sink, uint32_t ranks, uint32_t 
             e = (cddp_event){.rank = r, .step = s, .sequence = s * 3 + 1, .kind = CDDP_EV_buffer_sync};
             sink->event(sink->self, &e);
             e = (cddp_event){.rank = r, .step = s, .sequence = s * 3 + 2, .kind = CDDP_EV_value};
-            e.as.value = (cddp_event_value){.what = 1, .moment = 2, .presence = 2, .digest = r == 1 ? 5 : 4, .param = -1, .nonfinite = -1};
+            e.as.value = (cddp_event_value){
+                .what = 1, .moment = 2, .presence = 2, .digest = r == 1 ? 5 : 4, .param = -1, .nonfinite = -1};
             sink->event(sink->self, &e);
         }
     }
@@ -171,7 +171,8 @@ TEST(judge, keeps_the_earliest_findings_of_many_and_counts_all)
         assert_int_equal(cd_judge_get_finding(judge, i)->rank, 1);
     }
     for (size_t i = 0; i < cd_judge_exercise_count(judge); i++)
-        if (strcmp(cd_judge_get_exercise(judge, i)->check, "I-BUFEQ") == 0) assert_int_equal(cd_judge_get_exercise(judge, i)->findings, 40);
+        if (strcmp(cd_judge_get_exercise(judge, i)->check, "I-BUFEQ") == 0)
+            assert_int_equal(cd_judge_get_exercise(judge, i)->findings, 40);
     cd_judge_destroy(judge);
 }
 
@@ -222,7 +223,9 @@ static void check_order(void *self, const cddp_event *event)
 {
     order_check *o = self;
     if (o->count++ > 0) {
-        bool later = event->time_ns > o->time_ns || (event->time_ns == o->time_ns && (event->rank > o->rank || (event->rank == o->rank && event->sequence > o->sequence)));
+        bool later = event->time_ns > o->time_ns ||
+                     (event->time_ns == o->time_ns &&
+                      (event->rank > o->rank || (event->rank == o->rank && event->sequence > o->sequence)));
         assert_true(later);
     }
     o->time_ns = event->time_ns;
@@ -240,7 +243,8 @@ TEST(merge, orders_by_time_rank_and_sequence)
     for (uint32_t t = 0; t < 3; t++) {
         cd_memory_sink_init(&traces[t], NULL);
         for (uint64_t i = 0; i < 100; i++) {
-            cddp_event e = {.time_ns = i / 3 * (t + 1), .sequence = i, .rank = 2 - t, .kind = CDDP_EV_mark, .text = "here"};
+            cddp_event e = {
+                .time_ns = i / 3 * (t + 1), .sequence = i, .rank = 2 - t, .kind = CDDP_EV_mark, .text = "here"};
             traces[t].sink.event(traces[t].sink.self, &e);
         }
     }
@@ -249,8 +253,11 @@ TEST(merge, orders_by_time_rank_and_sequence)
     for (uint32_t t = 0; t < 3; t++) cd_memory_sink_fini(&traces[t]);
 }
 
-TEST_MAIN(ROW(table, keeps_every_value_through_growth_and_walks_in_order_of_insertion), ROW(ranks, refuses_the_world_and_garbage),
-          ROW(agree, blames_the_odd_ones_only_against_a_majority_or_an_authority), ROW(judge, shows_everything_to_a_check_that_names_no_kinds),
-          ROW(judge, refuses_a_check_without_its_functions), ROW(judge, keeps_the_earliest_findings_of_many_and_counts_all),
-          ROW(judge, handles_a_thousand_ranks), ROW(judge, survives_every_failing_allocation_and_never_calls_it_silence),
+TEST_MAIN(ROW(table, keeps_every_value_through_growth_and_walks_in_order_of_insertion),
+          ROW(ranks, refuses_the_world_and_garbage),
+          ROW(agree, blames_the_odd_ones_only_against_a_majority_or_an_authority),
+          ROW(judge, shows_everything_to_a_check_that_names_no_kinds),
+          ROW(judge, refuses_a_check_without_its_functions),
+          ROW(judge, keeps_the_earliest_findings_of_many_and_counts_all), ROW(judge, handles_a_thousand_ranks),
+          ROW(judge, survives_every_failing_allocation_and_never_calls_it_silence),
           ROW(merge, orders_by_time_rank_and_sequence))

@@ -43,7 +43,9 @@ static cddp_tensor view(float *storage, int64_t numel)
 /* The gradient of one sample: an odd multiple of 1/8 that depends on everything. */
 static float sample_gradient(const cd_oracle_part *part, size_t parameter, int64_t element)
 {
-    uint64_t h = cd_hash_mix(cd_hash_mix(cd_hash_mix(cd_hash_mix(part->rank, part->step), part->micro_step), part->sample), parameter * 64 + (uint64_t)element);
+    uint64_t h =
+        cd_hash_mix(cd_hash_mix(cd_hash_mix(cd_hash_mix(part->rank, part->step), part->micro_step), part->sample),
+                    parameter * 64 + (uint64_t)element);
     return (float)((int64_t)(h % 61) * 2 - 61) / 8;
 }
 
@@ -125,7 +127,8 @@ static cddp_status toy_update(void *self, const cd_oracle_update *before, cd_ora
 static void toy_init(toy *t, uint32_t world_size)
 {
     *t = (toy){.world_size = world_size};
-    t->table = (cd_oracle_engine){t, toy_load, toy_set_gradient, toy_drop, toy_run, toy_count, toy_parameters, toy_gradients, toy_buffers, toy_update};
+    t->table = (cd_oracle_engine){t,         toy_load,       toy_set_gradient, toy_drop,    toy_run,
+                                  toy_count, toy_parameters, toy_gradients,    toy_buffers, toy_update};
     for (size_t p = 0; p < PARAMETERS; p++) {
         t->parameters[p] = view(t->values[p], shapes[p].numel);
         for (int64_t i = 0; i < shapes[p].numel; i++) t->values[p][i] = (float)(i + (int64_t)p) / 4;
@@ -142,9 +145,9 @@ static void toy_fini(toy *t)
 
 typedef struct scene {
     uint32_t world_size, rank;
-    float local[RANKS_MAX][PARAMETERS][8];  /* every rank's accumulated local gradient */
+    float local[RANKS_MAX][PARAMETERS][8]; /* every rank's accumulated local gradient */
     float micro[RANKS_MAX][MICROS][PARAMETERS][8];
-    float mean[PARAMETERS][8];              /* what this rank holds after the reduction */
+    float mean[PARAMETERS][8]; /* what this rank holds after the reduction */
     float after[PARAMETERS][8], state[PARAMETERS][8];
     float buffer[2];
     bool mean_present[PARAMETERS], state_present[PARAMETERS], local_present;
@@ -201,11 +204,20 @@ static cd_oracle_summary judge(scene *s, cd_oracle_division division, cd_memory_
     toy_init(&engine, s->world_size);
     toy_init(&free_engine, s->world_size);
     toy_init(&start, s->world_size);
-    for (size_t p = 0; p < PARAMETERS; p++) metas[p] = (cd_oracle_parameter){shapes[p].name, shapes[p].numel, CDDP_F32, (int32_t)p};
+    for (size_t p = 0; p < PARAMETERS; p++)
+        metas[p] = (cd_oracle_parameter){shapes[p].name, shapes[p].numel, CDDP_F32, (int32_t)p};
     cd_memory_sink_init(trace, NULL);
     assert_ok(cddp_tracer_create(NULL, &trace->sink, CDDP_TRACE_DIGEST, &tracer, &err), &err);
-    cd_oracle_options options = {.parameters = metas, .parameter_count = PARAMETERS, .buffer_count = 1, .rank = s->rank, .world_size = s->world_size,
-                                 .engine = &engine.table, .free_engine = &free_engine.table, .tracer = tracer, .sample_wise = true, .exact_inputs = true};
+    cd_oracle_options options = {.parameters = metas,
+                                 .parameter_count = PARAMETERS,
+                                 .buffer_count = 1,
+                                 .rank = s->rank,
+                                 .world_size = s->world_size,
+                                 .engine = &engine.table,
+                                 .free_engine = &free_engine.table,
+                                 .tracer = tracer,
+                                 .sample_wise = true,
+                                 .exact_inputs = true};
     assert_ok(cd_oracle_create(&options, &oracle, &err), &err);
     cddp_grad grads[PARAMETERS] = {0};
     assert_ok(cd_oracle_begin_step(oracle, 0, start.parameters, grads, &err), &err);
@@ -216,8 +228,12 @@ static cd_oracle_summary judge(scene *s, cd_oracle_division division, cd_memory_
     }
     for (size_t p = 0; p < PARAMETERS; p++) grads[p] = gradient_of(s->mean[p], shapes[p].numel, s->mean_present[p]);
     cddp_tensor buffer = view(s->buffer, 2), after[PARAMETERS], slots[PARAMETERS];
-    cd_oracle_reduction reduction = {.step = 0, .micro_step = MICROS - 1, .divisor = s->world_size, .division = division,
-                                     .wire = CDDP_DTYPE_COUNT, .gradients = grads};
+    cd_oracle_reduction reduction = {.step = 0,
+                                     .micro_step = MICROS - 1,
+                                     .divisor = s->world_size,
+                                     .division = division,
+                                     .wire = CDDP_DTYPE_COUNT,
+                                     .gradients = grads};
     assert_ok(cd_oracle_judge_gradients(oracle, &reduction, &buffer, &err), &err);
     int32_t ordinals[PARAMETERS];
     for (size_t p = 0; p < PARAMETERS; p++) {
@@ -226,7 +242,8 @@ static cd_oracle_summary judge(scene *s, cd_oracle_division division, cd_memory_
         ordinals[p] = (int32_t)p;
     }
     cd_oracle_update before = {.step = 0, .parameters = start.parameters, .gradients = grads};
-    cd_oracle_update done = {.step = 0, .parameters = after, .gradients = grads, .state = {slots, ordinals, PARAMETERS}};
+    cd_oracle_update done = {
+        .step = 0, .parameters = after, .gradients = grads, .state = {slots, ordinals, PARAMETERS}};
     assert_ok(cd_oracle_judge_update(oracle, &before, &done, &err), &err);
     assert_ok(cd_oracle_finish(oracle, after, &err), &err);
     cd_oracle_summary summary = cd_oracle_get_summary(oracle);
@@ -239,17 +256,34 @@ static cd_oracle_summary judge(scene *s, cd_oracle_division division, cd_memory_
 
 /* ---- plants ---- */
 
-static void divide_again(scene *s) { for (int i = 0; i < 7; i++) s->mean[WEIGHT][i] /= (float)s->world_size; }
-static void do_not_divide(scene *s) { for (int i = 0; i < 7; i++) s->mean[WEIGHT][i] *= (float)s->world_size; }
+static void divide_again(scene *s)
+{
+    for (int i = 0; i < 7; i++) s->mean[WEIGHT][i] /= (float)s->world_size;
+}
+static void do_not_divide(scene *s)
+{
+    for (int i = 0; i < 7; i++) s->mean[WEIGHT][i] *= (float)s->world_size;
+}
 static void do_not_reduce(scene *s) { memcpy(s->mean[WEIGHT], s->local[s->rank][WEIGHT], sizeof s->mean[WEIGHT]); }
 static void add_part(scene *s, uint32_t r, uint32_t m, float sign)
 {
     for (int i = 0; i < 7; i++) s->mean[WEIGHT][i] += sign * s->micro[r][m][WEIGHT][i] / (float)s->world_size;
 }
-static void lose_micro_step(scene *s) { for (uint32_t r = 0; r < s->world_size; r++) add_part(s, r, 0, -1); }
-static void lose_rank(scene *s) { add_part(s, 2, 0, -1); add_part(s, 2, 1, -1); }
+static void lose_micro_step(scene *s)
+{
+    for (uint32_t r = 0; r < s->world_size; r++) add_part(s, r, 0, -1);
+}
+static void lose_rank(scene *s)
+{
+    add_part(s, 2, 0, -1);
+    add_part(s, 2, 1, -1);
+}
 static void lose_one(scene *s) { add_part(s, 1, 1, -1); }
-static void count_twice(scene *s) { add_part(s, 3, 0, 1); add_part(s, 3, 1, 1); }
+static void count_twice(scene *s)
+{
+    add_part(s, 3, 0, 1);
+    add_part(s, 3, 1, 1);
+}
 static void swap_twin(scene *s) { memcpy(s->mean[WEIGHT], s->mean[TWIN], sizeof s->mean[WEIGHT]); }
 static void take_twin_of_rank(scene *s) { memcpy(s->mean[WEIGHT], s->local[1][TWIN], sizeof s->mean[WEIGHT]); }
 static void make_zero(scene *s) { memset(s->mean[WEIGHT], 0, sizeof s->mean[WEIGHT]); }
@@ -261,7 +295,10 @@ static void write_unused(scene *s) { s->mean_present[UNUSED] = s->state_present[
 static void lose_gradient(scene *s) { s->mean_present[BIAS] = s->state_present[BIAS] = false; }
 static void spoil_local(scene *s) { s->local[s->rank][WEIGHT][2] += 1; }
 static void lose_local(scene *s) { s->local_present = false; }
-static void skip_update(scene *s) { for (int i = 0; i < 7; i++) s->after[WEIGHT][i] = (float)i / 4; }
+static void skip_update(scene *s)
+{
+    for (int i = 0; i < 7; i++) s->after[WEIGHT][i] = (float)i / 4;
+}
 static void spoil_update(scene *s) { s->after[BIAS][0] += 0.5f; }
 static void spoil_state(scene *s) { s->state[TWIN][6] = 9; }
 static void make_state(scene *s) { s->state_present[UNUSED] = true; }
@@ -277,13 +314,17 @@ static const struct {
 } plants[] = {
     {"divided twice", divide_again, CD_LINK_MATHEMATICS, CD_SHAPE_RATIO, WEIGHT, "divided twice"},
     {"not divided", do_not_divide, CD_LINK_REDUCTION, CD_SHAPE_RATIO, WEIGHT, "the sum, not the mean"},
-    {"not reduced", do_not_reduce, CD_LINK_MATHEMATICS, CD_SHAPE_LOCAL, WEIGHT, "local gradient of rank 0: not reduced"},
-    {"micro-step lost", lose_micro_step, CD_LINK_MATHEMATICS, CD_SHAPE_MISSING, WEIGHT, "missing micro-step 0 of all ranks"},
+    {"not reduced", do_not_reduce, CD_LINK_MATHEMATICS, CD_SHAPE_LOCAL, WEIGHT,
+     "local gradient of rank 0: not reduced"},
+    {"micro-step lost", lose_micro_step, CD_LINK_MATHEMATICS, CD_SHAPE_MISSING, WEIGHT,
+     "missing micro-step 0 of all ranks"},
     {"rank lost", lose_rank, CD_LINK_REDUCTION, CD_SHAPE_MISSING, WEIGHT, "missing the contribution of rank 2"},
-    {"one contribution lost", lose_one, CD_LINK_MATHEMATICS, CD_SHAPE_MISSING, WEIGHT, "missing micro-step 1 of rank 1"},
+    {"one contribution lost", lose_one, CD_LINK_MATHEMATICS, CD_SHAPE_MISSING, WEIGHT,
+     "missing micro-step 1 of rank 1"},
     {"counted twice", count_twice, CD_LINK_MATHEMATICS, CD_SHAPE_DOUBLED, WEIGHT, "the contribution of rank 3"},
     {"another parameter's", swap_twin, CD_LINK_MATHEMATICS, CD_SHAPE_OTHER, WEIGHT, "equals the gradient of twin"},
-    {"another parameter's, of one rank", take_twin_of_rank, CD_LINK_REDUCTION, CD_SHAPE_OTHER, WEIGHT, "equals the gradient of twin on rank 1"},
+    {"another parameter's, of one rank", take_twin_of_rank, CD_LINK_REDUCTION, CD_SHAPE_OTHER, WEIGHT,
+     "equals the gradient of twin on rank 1"},
     {"zeros", make_zero, CD_LINK_MATHEMATICS, CD_SHAPE_ZERO, WEIGHT, "all zeros"},
     {"overflow", overflow, CD_LINK_REDUCTION, CD_SHAPE_NONFINITE, WEIGHT, "not finite at element 3"},
     {"shifted", shift, CD_LINK_MATHEMATICS, CD_SHAPE_SHIFTED, WEIGHT, "shifted by -1"},
@@ -316,9 +357,11 @@ TEST(oracle, each_planted_error_is_named_for_what_it_is)
             cddp_event e = cd_memory_sink_get(&trace, k);
             const cddp_event_compare *c = &e.as.compare;
             if (c->bad == 0) continue;
-            found = found || (c->link == plants[i].link && c->shape == plants[i].shape && c->param == plants[i].param && e.text != NULL &&
-                              strstr(e.text, plants[i].words) != NULL);
-            if (!found) print_message("%s: link %lld shape %lld param %lld \"%s\"\n", plants[i].name, (long long)c->link, (long long)c->shape, (long long)c->param, e.text);
+            found = found || (c->link == plants[i].link && c->shape == plants[i].shape && c->param == plants[i].param &&
+                              e.text != NULL && strstr(e.text, plants[i].words) != NULL);
+            if (!found)
+                print_message("%s: link %lld shape %lld param %lld \"%s\"\n", plants[i].name, (long long)c->link,
+                              (long long)c->shape, (long long)c->param, e.text);
         }
         cd_memory_sink_fini(&trace);
         assert_true(found);
@@ -343,8 +386,10 @@ TEST(oracle, a_right_run_is_silent_on_every_link)
             bool power = (w & (w - 1)) == 0;
             assert_int_equal(links & 0xfe, 0xfe);
             assert_int_equal((links >> CD_LINK_FREE) & 1, power);
-            if (power) assert_int_equal(summary.bounded, 0);
-            else assert_true(summary.bounded > 0);
+            if (power)
+                assert_int_equal(summary.bounded, 0);
+            else
+                assert_true(summary.bounded > 0);
             cd_memory_sink_fini(&trace);
         }
     }
@@ -375,11 +420,16 @@ static cddp_status create_oracle(const cddp_allocator *allocator, void *argument
     cd_oracle_parameter metas[PARAMETERS];
     cd_oracle *oracle = NULL;
     cd_oracle_share *share = NULL;
-    for (size_t p = 0; p < PARAMETERS; p++) metas[p] = (cd_oracle_parameter){shapes[p].name, shapes[p].numel, CDDP_F32, (int32_t)p};
+    for (size_t p = 0; p < PARAMETERS; p++)
+        metas[p] = (cd_oracle_parameter){shapes[p].name, shapes[p].numel, CDDP_F32, (int32_t)p};
     cddp_status status = cd_oracle_share_create(allocator, &share, err);
     if (status == CDDP_OK) {
-        cd_oracle_options options = {.parameters = metas, .parameter_count = PARAMETERS, .world_size = 2, .engine = &c->engine.table,
-                                     .share = share, .allocator = allocator};
+        cd_oracle_options options = {.parameters = metas,
+                                     .parameter_count = PARAMETERS,
+                                     .world_size = 2,
+                                     .engine = &c->engine.table,
+                                     .share = share,
+                                     .allocator = allocator};
         status = cd_oracle_create(&options, &oracle, err);
     }
     cd_oracle_destroy(oracle);
@@ -397,4 +447,5 @@ TEST(oracle, survives_every_failing_allocation)
 }
 
 TEST_MAIN(ROW(oracle, each_planted_error_is_named_for_what_it_is), ROW(oracle, a_right_run_is_silent_on_every_link),
-          ROW(oracle, one_ulp_beside_an_exact_sum_is_seen_and_a_bounded_one_is_not), ROW(oracle, survives_every_failing_allocation))
+          ROW(oracle, one_ulp_beside_an_exact_sum_is_seen_and_a_bounded_one_is_not),
+          ROW(oracle, survives_every_failing_allocation))

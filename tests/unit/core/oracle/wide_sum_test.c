@@ -52,7 +52,8 @@ TEST(wide_sum, does_not_depend_on_the_order)
         double values[64];
         uint32_t order[64];
         for (uint32_t i = 0; i < 64; i++) {
-            values[i] = (double)(float)ldexp((double)cd_prng_between(&prng, -(1 << 24), 1 << 24), (int)cd_prng_between(&prng, -140, 90));
+            values[i] = (double)(float)ldexp((double)cd_prng_between(&prng, -(1 << 24), 1 << 24),
+                                             (int)cd_prng_between(&prng, -140, 90));
             order[i] = i;
         }
         double straight = sum_of(CDDP_F32, values, 64), shuffled[64];
@@ -154,6 +155,7 @@ TEST(wide_sum, survives_every_failing_allocation)
 }
 
 TEST_MAIN(ROW(wide_sum, sums_what_doubles_lose), ROW(wide_sum, does_not_depend_on_the_order),
-          ROW(wide_sum, residual_is_exact_where_the_product_is_not_a_double), ROW(wide_sum, witness_holds_exactly_while_every_order_is_exact),
+          ROW(wide_sum, residual_is_exact_where_the_product_is_not_a_double),
+          ROW(wide_sum, witness_holds_exactly_while_every_order_is_exact),
           ROW(exact_inputs, sums_of_drawn_values_do_not_round), ROW(exact_inputs, flags_tell_rounding_from_none),
           ROW(wide_sum, survives_every_failing_allocation))
