@@ -240,7 +240,7 @@ TEST(program, progress_is_shown_on_terminals_only)
     assert_string_equal(p.err, "");
     if (system("command -v script >/dev/null 2>&1") != 0) skip();
     snprintf(command, sizeof command,
-             "cd '%s' && script -qc '%s scenarios/unused scenarios/models --set train.steps=100 -k -q' '%s/typescript' "
+             "cd '%s' && script -qc '%s scenarios/unused --set train.steps=80 -k -q' '%s/typescript' "
              ">/dev/null </dev/null",
              SOURCE_ROOT, CDDP_VERIFY, p.place);
     assert_int_equal(system(command), 0);
