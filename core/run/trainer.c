@@ -457,7 +457,9 @@ cddp_status cd_trainer_train(cd_trainer *t, cddp_error *err)
     CD_TRY(cd_trainer_tell_parameters(t, CD_MOMENT_END, err));
     CD_TRY(cd_trainer_tell_buffers(t, CD_MOMENT_END, err));
     CD_TRY(cd_trainer_tell_optimizers(t, CD_MOMENT_END, err));
-    if (t->oracle != NULL) {
+    /* A rank that ran out of inputs ends with parameters that it did not train to (JON-12). */
+    const bool trained_to_the_end = t->step + 1 == t->settings.train.steps || !join->enable;
+    if (t->oracle != NULL && trained_to_the_end) {
         cd_trainer_refresh_views(t);
         CD_TRY(cd_oracle_finish(t->oracle, t->views, err));
     }
