@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulator's speed: fiber switches, collectives at once, rings as graphs, rings as messages, snapshots.
 **
-** Usage: sim_bench [ranks]. One line per measurement: what, how many, wall time, rate. */
+** Usage: sim_bench [ranks]
+**        sim_bench scale [ranks]    one iteration's buckets of ResNet-50 and GPT-2-1.5B, from 64 ranks upwards
+** One line per measurement: what, how many, wall time, rate. */
 #include "backends/sim/sim_backend.h"
 #include "cddp/comm.h"
 #include "cddp/device.h"
@@ -10,6 +12,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct job {
     cddp_backend backend;
@@ -93,8 +96,36 @@ static cd_sim_stats run(const char *what, cd_sim_config config, job j, const cha
     return stats;
 }
 
+/* Cost against ranks × buckets: one ring all-reduce of 25 MiB for each bucket of the model, timed as a graph. */
+static void bench_scale(uint32_t ranks_max)
+{
+    static const struct {
+        const char *name;
+        uint32_t buckets; /* of 25 MiB, behind a first one of 1 MiB */
+    } models[] = {{"ResNet-50", 5}, {"GPT-2-1.5B", 239}};
+    for (int m = 0; m < 2; m++)
+        for (int timed = 0; timed < 2; timed++)
+            for (uint32_t ranks = 64; ranks <= ranks_max; ranks *= 4) {
+                char what[64];
+                cd_sim_config config = CD_SIM_CONFIG_INIT;
+                if (timed && ranks > 1024) continue; /* a ring of N ranks has 2(N-1)N messages: quadratic by nature */
+                snprintf(what, sizeof what, "%s, %u ranks, %s", models[m].name, ranks, timed ? "rings timed" : "direct");
+                config.world_size = ranks;
+                config.stack_bytes = 32768;
+                config.algorithm = CD_ALGORITHM_ring;
+                config.transport = timed ? CD_SIM_MODEL : CD_SIM_DIRECT;
+                config.network.inter = *cd_link_get(CD_LINK_infiniband_edr);
+                config.time_limit_ns = UINT64_MAX / 4;
+                run(what, config, (job){.rounds = models[m].buckets, .numel = 6553600}, "ops", 1);
+            }
+}
+
 int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "scale") == 0) {
+        bench_scale(argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 16384);
+        return 0;
+    }
     uint32_t ranks = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1024;
     cd_sim_config config = CD_SIM_CONFIG_INIT;
     config.world_size = ranks;
