@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The classifier, trained data-parallel on W ranks: train_single.c plus DDP.
+**
+**     train_ddp                                    one rank, no transport
+**     train_ddp 4 …/lib/cddp/cddp-gloo.so          four processes over Gloo (any backend module: its path says which)
+**
+** Every rank starts from weights of its own; DDP gives all of them rank 0's. Each computes the loss of its share of the
+** batch, DDP averages gradients while backward still runs, and every rank takes the same step.
+*/
+#define _POSIX_C_SOURCE 200809L
+#include "classifier.h"
+
+#include <cddp/cddp.h>
+#include <cddp/process.h>
+#include <cddp/rendezvous.h>
+#include <cddp/self.h>
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define RANKS_MAX 64
+
+typedef struct job {
+    const cddp_backend *module; /* NULL: a world of one */
+    char directory[64];         /* where ranks meet */
+} job;
+
+typedef struct training {
+    cddp_ddp *ddp;
+    cddp_status status; /* of the first mark_variable_ready that failed */
+    cddp_error *err;
+} training;
+
+static void gradient_is_ready(void *context, size_t parameter)
+{
+    training *t = context;
+    if (t->status == CDDP_OK) t->status = cddp_ddp_mark_variable_ready(t->ddp, parameter, t->err);
+}
+
+/* One step: forward and backward on this rank's share, then the optimizer on averaged gradients. */
+static cddp_status train_step(training *t, classifier *model, cddp_grad *grads, const share *mine, double *loss)
+{
+    double *g[PARAMETERS];
+    size_t count;
+    const char *name;
+    cddp_status status = cddp_ddp_forward_begin(t->ddp, true, t->err);
+    if (status == CDDP_OK) status = cddp_ddp_forward_end(t->ddp, NULL, t->err);
+    for (size_t i = 0; status == CDDP_OK && i < PARAMETERS; i++) {
+        int64_t n;
+        double *p = classifier_parameter(model, i, &count, &name);
+        n = (int64_t)count;
+        cddp_tensor like = cddp_tensor_of(cddp_device_cpu(), p, 0, CDDP_F64, &n, 1);
+        cddp_grad_drop(&grads[i]); /* zero_grad(set_to_none=True) */
+        status = cddp_grad_define(&grads[i], &like, t->err);
+        if (status == CDDP_OK) g[i] = (double *)grads[i].value.storage + grads[i].value.offset;
+    }
+    if (status != CDDP_OK) return status;
+    *loss = classifier_loss_and_gradients(model, mine, g);
+    if (t->status != CDDP_OK) return t->status;
+    status = cddp_ddp_backward_end(t->ddp, t->err);
+    for (size_t i = 0; status == CDDP_OK && i < PARAMETERS; i++) {
+        double *p = classifier_parameter(model, i, &count, &name);
+        const double *average = (double *)grads[i].value.storage + grads[i].value.offset;
+        for (size_t k = 0; k < count; k++) p[k] -= 0.5 * average[k];
+    }
+    return status;
+}
+
+/* The mean of the ranks' losses, for printing. */
+static cddp_status average(cddp_group *group, double *value, cddp_error *err)
+{
+    cddp_work *work = NULL;
+    const int64_t one = 1;
+    cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), value, 0, CDDP_F64, &one, 1);
+    cddp_status status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, err);
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    *value /= cddp_group_size(group);
+    return status;
+}
+
+static cddp_status train(cddp_group *group, cddp_error *err)
+{
+    classifier model;
+    cddp_grad grads[PARAMETERS] = {{.kind = CDDP_GRAD_UNDEFINED}};
+    cddp_parameter parameters[PARAMETERS];
+    training t = {.err = err};
+    uint32_t rank = cddp_group_rank(group), world = cddp_group_size(group);
+    classifier_init(&model, 1 + rank);
+    for (size_t i = 0; i < PARAMETERS; i++) {
+        size_t count;
+        const char *name;
+        double *p = classifier_parameter(&model, i, &count, &name);
+        int64_t n = (int64_t)count;
+        parameters[i] = (cddp_parameter){.name = name, .grad = &grads[i], .requires_grad = true,
+                                         .tensor = cddp_tensor_of(cddp_device_cpu(), p, 0, CDDP_F64, &n, 1)};
+    }
+    cddp_ddp_options options = cddp_ddp_options_default();
+    options.parameters = parameters;
+    options.parameter_count = PARAMETERS;
+    options.group = group;
+    options.gradient_as_bucket_view = true; /* gradients are born in their buckets: nothing is copied */
+    cddp_status status = cddp_ddp_create(&options, &t.ddp, err);
+    for (unsigned step = 0; status == CDDP_OK && step < STEPS; step++) {
+        const share mine = {.step = step, .first = rank, .stride = world, .context = &t, .ready = gradient_is_ready};
+        double loss = 0;
+        status = train_step(&t, &model, grads, &mine, &loss);
+        if (status == CDDP_OK && step % 200 == 199) {
+            status = average(group, &loss, err);
+            if (rank == 0) printf("step %3u  loss %.9f\n", step + 1, loss);
+        }
+    }
+    if (status == CDDP_OK && rank == 0)
+        printf("accuracy %.3f  layer1.weight[0] %.9f  layer2.bias[0] %.9f\n", classifier_accuracy(&model), model.weight1[0],
+               model.bias2[0]);
+    cddp_ddp_destroy(t.ddp);
+    for (size_t i = 0; i < PARAMETERS; i++) cddp_grad_fini(&grads[i]);
+    return status;
+}
+
+static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    const job *j = argument;
+    uint32_t members[RANKS_MAX];
+    char url[80];
+    cddp_rendezvous *rendezvous = NULL;
+    cddp_group *group = NULL;
+    cddp_status status = CDDP_OK;
+    cddp_backend backend = j->module != NULL ? *j->module : *cddp_backend_self();
+    snprintf(url, sizeof url, "file://%s", j->directory);
+    const cddp_rendezvous_options meet = {.size = sizeof meet, .url = url};
+    if (j->module != NULL) status = cddp_rendezvous_open(&meet, &rendezvous, err);
+    if (backend.self == NULL) backend.self = rendezvous;
+    for (uint32_t i = 0; i < rank->world_size; i++) members[i] = i;
+    cddp_group_options o = {.size = sizeof o, .backend = &backend, .rank = rank};
+    o.spec = (cddp_group_spec){.size = sizeof o.spec, .name = "world", .group_rank = rank->rank,
+                               .group_size = rank->world_size, .members = members};
+    if (status == CDDP_OK) status = cddp_group_create(&o, &group, err);
+    if (status == CDDP_OK) status = train(group, err);
+    if (group != NULL) cddp_group_destroy(group);
+    cddp_rendezvous_close(rendezvous);
+    return status;
+}
+
+/* A backend module exports one symbol; it stays loaded until the program ends. */
+static const cddp_backend *load_backend(const char *path)
+{
+    void *library = dlopen(path, RTLD_NOW);
+    const cddp_plugin *plugin = library != NULL ? (const cddp_plugin *)dlsym(library, CDDP_PLUGIN_SYMBOL) : NULL;
+    if (plugin == NULL || plugin->backends == NULL) {
+        fprintf(stderr, "no backend in %s: %s\n", path, library == NULL ? dlerror() : "no " CDDP_PLUGIN_SYMBOL);
+        return NULL;
+    }
+    return plugin->backends[0];
+}
+
+/* Prints what ranks print without a rank in front. */
+static void pass_on(void *context, uint32_t rank, bool error, const char *line, size_t length)
+{
+    (void)context, (void)rank;
+    fprintf(error ? stderr : stdout, "%.*s\n", (int)length, line);
+}
+
+static int launch(job *j, uint32_t world_size)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_rank_result results[RANKS_MAX];
+    cddp_process_world *world = NULL;
+    int failed = 0;
+    const cddp_process_options options = {.size = sizeof options, .world_size = world_size, .output = pass_on};
+    cddp_status status = cddp_process_world_open(&options, &world, &err);
+    if (status == CDDP_OK) status = cddp_process_world_ops()->launch(world, rank_program, j, results, &err);
+    if (status != CDDP_OK) fprintf(stderr, "cannot start %u ranks: %s\n", world_size, err.message);
+    for (uint32_t r = 0; status == CDDP_OK && r < world_size; r++) {
+        if (results[r].status == CDDP_OK && results[r].end == CDDP_RANK_RETURNED) continue;
+        fprintf(stderr, "rank %u: %s\n", r, results[r].error.message);
+        failed = 1;
+    }
+    cddp_process_world_close(world);
+    return status != CDDP_OK || failed;
+}
+
+int main(int argc, char **argv)
+{
+    job j = {.directory = "/tmp/train-ddp-XXXXXX"};
+    char command[128];
+    int world_size = argc > 1 ? atoi(argv[1]) : 1;
+    if (world_size < 1 || world_size > RANKS_MAX || BATCH % world_size != 0 || (world_size > 1 && argc < 3)) {
+        fprintf(stderr, "usage: %s [RANKS BACKEND.so], RANKS a divisor of %d\n", argv[0], BATCH);
+        return 2;
+    }
+    if (argc > 2 && (j.module = load_backend(argv[2])) == NULL) return 3;
+    if (mkdtemp(j.directory) == NULL) {
+        perror(j.directory);
+        return 3;
+    }
+    int code = launch(&j, (uint32_t)world_size);
+    snprintf(command, sizeof command, "rm -r '%s'", j.directory);
+    return system(command) != 0 || code;
+}
