@@ -6,6 +6,7 @@
 #include "cli/scenarios.h"
 #include "cli/hook_summary.h"
 #include "cli/suggest.h"
+#include "cli/tag.h"
 #include "core/base/error.h"
 #include "core/trace/event.h"
 #include "db/kinds.h"
@@ -95,28 +96,38 @@ static bool is_tag(const char *name)
     return true;
 }
 
-static cddp_status explain_tag(cd_text *text, const char *name, cddp_error *err)
+/* The scenarios below ./scenarios that carry the tag; a place without that folder has none to offer. */
+static cddp_status name_scenarios(cd_text *text, const char *name, cddp_error *err)
 {
     cd_file_list files = {.paths = NULL};
     cd_reader_options options = {.allocator = NULL};
+    cddp_error ignored = CDDP_ERROR_INIT;
     size_t found = 0;
-    cddp_status status = CDDP_OK;
-    CD_TRY_OUT(cd_file_list_add(&files, "scenarios", err));
+    if (cd_file_list_add(&files, "scenarios", &ignored) == CDDP_E_NOMEM)
+        return cd_fail(err, CDDP_E_NOMEM, "%s", ignored.message);
     for (size_t i = 0; i < files.count; i++) {
         cddp_plan *plan = NULL;
-        cddp_error ignored = CDDP_ERROR_INIT;
         if (cd_reader_read_file(&options, files.paths[i], &plan, &ignored) != CDDP_OK) continue;
         for (size_t k = 0; k < plan->tags.count; k++) {
             if (strcmp(plan->tags.items[k], name) != 0) continue;
-            if (found++ == 0) cd_text_printf(text, "%s is stated in docs/semantics.md and exercised by\n", name);
+            if (found++ == 0) cd_text_push(text, "\nexercised by\n");
             cd_text_printf(text, "  %-44s  %s\n", files.paths[i], plan->title);
         }
         cddp_plan_destroy(plan);
     }
-    if (found == 0) status = cd_fail(err, CDDP_E_ARG, "no scenario below ./scenarios has the tag %s", name);
-out:
     cd_file_list_fini(&files);
-    return status;
+    return CDDP_OK;
+}
+
+static cddp_status explain_tag(cd_text *text, const char *name, cddp_error *err)
+{
+    cd_tag tag;
+    if (!cd_tag_find(name, &tag))
+        return cd_fail(err, CDDP_E_ARG, "no document states %.60s; docs/semantics.md lists the tags", name);
+    cd_text_style(text, CD_STYLE_BOLD, "%s", name);
+    cd_text_printf(text, " (%s)\n\n", tag.document);
+    cd_text_wrap(text, tag.words, 0, EXPLAIN_WIDTH);
+    return name_scenarios(text, name, err);
 }
 
 static cddp_status unknown(cd_cli *cli, const char *name, cddp_error *err)

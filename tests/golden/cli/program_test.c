@@ -86,6 +86,7 @@ TEST(program, mistakes_on_the_command_line_are_named_and_end_with_2)
         {"scenarios/gan_unused_params.toml --plugin /lib/x86_64-linux-gnu/libm.so.6", "does not export cddp_plugin_v1"},
         {"explain I-ORDR", "did you mean 'I-ORDER'?"},
         {"explain", "explain what?"},
+        {"explain UNU-999", "no document states UNU-999"},
         {"explain ddp.bucket_cap_mp", "did you mean 'ddp.bucket_cap_mb'?"},
         {"list hoks", "did you mean 'hooks'?"},
         {"list", "list what? one of hooks, backends"},
@@ -442,7 +443,8 @@ TEST(program, an_interrupt_ends_with_what_is_known)
 
 TEST(program, explains_what_its_reports_name)
 {
-    static const char *const names[] = {"I-ORDER", "bucket_launch", "ddp.bucket_cap_mb", "4", "allreduce"};
+    static const char *const names[] = {"I-ORDER", "bucket_launch", "ddp.bucket_cap_mb", "4", "allreduce",
+                                        "UNU-04",  "ZOO-20"};
     cd_program p;
     char arguments[64];
     program_open(&p);
