@@ -52,9 +52,19 @@ static void run_own(void *context)
 {
     product *p = context;
     cddp_error err = CDDP_ERROR_INIT;
-    cd_matmul_args args = {.dtype = p->is_f64 ? CDDP_F64 : CDDP_F32, .dst = p->c, .a = p->a, .b = p->b,
-                           .shape = {.m = p->n, .n = p->n, .k = p->n, .a_row = p->n, .a_k = 1, .b_k = p->n, .b_col = 1,
-                                     .dst_row = p->n, .dst_col = 1}};
+    cd_matmul_args args = {.dtype = p->is_f64 ? CDDP_F64 : CDDP_F32,
+                           .dst = p->c,
+                           .a = p->a,
+                           .b = p->b,
+                           .shape = {.m = p->n,
+                                     .n = p->n,
+                                     .k = p->n,
+                                     .a_row = p->n,
+                                     .a_k = 1,
+                                     .b_k = p->n,
+                                     .b_col = 1,
+                                     .dst_row = p->n,
+                                     .dst_col = 1}};
     require(cd_matmul(&args, p->isa, NULL, &err), &err);
 }
 
@@ -63,8 +73,10 @@ static void run_openblas(void *context)
 {
     product *p = context;
     const int n = (int)p->n;
-    if (p->is_f64) cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, p->a, n, p->b, n, 0, p->c, n);
-    else cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, p->a, n, p->b, n, 0, p->c, n);
+    if (p->is_f64)
+        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, p->a, n, p->b, n, 0, p->c, n);
+    else
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, p->a, n, p->b, n, 0, p->c, n);
 }
 #endif
 
@@ -72,8 +84,10 @@ static void fill(product *p)
 {
     for (int64_t i = 0; i < p->n * p->n; i++) {
         double x = (double)(i * 37 % 64 - 31) / 16, y = (double)(i * 53 % 64 - 31) / 16;
-        if (p->is_f64) ((double *)p->a)[i] = x, ((double *)p->b)[i] = y;
-        else ((float *)p->a)[i] = (float)x, ((float *)p->b)[i] = (float)y;
+        if (p->is_f64)
+            ((double *)p->a)[i] = x, ((double *)p->b)[i] = y;
+        else
+            ((float *)p->a)[i] = (float)x, ((float *)p->b)[i] = (float)y;
     }
 }
 
@@ -147,15 +161,33 @@ static void run_memory(void *context)
     uint64_t digest;
     int64_t index;
     switch (r->what->op) {
-    case 0: require(cpu->copy(&r->dst, &r->src, NULL, &err), &err); break;
-    case 1: require(cpu->scale(&r->dst, &r->src, 1.5, NULL, &err), &err); break;
-    case 2: require(cpu->reduce(CDDP_RED_SUM, &r->dst, &r->src, NULL, &err), &err); break;
-    case 3: require(cpu->multiply_reciprocal(&r->dst, &r->src, 3, NULL, &err), &err); break;
-    case 4: require(cpu->divide(&r->dst, &r->src, 3, NULL, &err), &err); break;
-    case 5: require(cpu->axpy(&r->dst, 0.25, &r->src, NULL, &err), &err); break;
-    case 6: require(cpu->norm(&r->src, &norm, &err), &err); break;
-    case 7: require(cpu->digest(&r->src, &digest, &err), &err); break;
-    default: require(cpu->find_nonfinite(&r->src, &index, &err), &err); break;
+    case 0:
+        require(cpu->copy(&r->dst, &r->src, NULL, &err), &err);
+        break;
+    case 1:
+        require(cpu->scale(&r->dst, &r->src, 1.5, NULL, &err), &err);
+        break;
+    case 2:
+        require(cpu->reduce(CDDP_RED_SUM, &r->dst, &r->src, NULL, &err), &err);
+        break;
+    case 3:
+        require(cpu->multiply_reciprocal(&r->dst, &r->src, 3, NULL, &err), &err);
+        break;
+    case 4:
+        require(cpu->divide(&r->dst, &r->src, 3, NULL, &err), &err);
+        break;
+    case 5:
+        require(cpu->axpy(&r->dst, 0.25, &r->src, NULL, &err), &err);
+        break;
+    case 6:
+        require(cpu->norm(&r->src, &norm, &err), &err);
+        break;
+    case 7:
+        require(cpu->digest(&r->src, &digest, &err), &err);
+        break;
+    default:
+        require(cpu->find_nonfinite(&r->src, &index, &err), &err);
+        break;
     }
 }
 
@@ -185,19 +217,22 @@ static cddp_tensor make(cddp_dtype dtype)
     return t;
 }
 
-static void release(const cddp_tensor *t) { cddp_device_cpu()->release(cddp_device_cpu(), t->dtype, NUMEL, t->storage); }
+static void release(const cddp_tensor *t)
+{
+    cddp_device_cpu()->release(cddp_device_cpu(), t->dtype, NUMEL, t->storage);
+}
 
 static int bench_memory(void)
 {
     static const memory_case cases[] = {
-        {"copy f32", CDDP_F32, CDDP_F32, 0},         {"cast f32 to f16", CDDP_F16, CDDP_F32, 0},
-        {"cast f16 to f32", CDDP_F32, CDDP_F16, 0},  {"cast f32 to bf16", CDDP_BF16, CDDP_F32, 0},
+        {"copy f32", CDDP_F32, CDDP_F32, 0},          {"cast f32 to f16", CDDP_F16, CDDP_F32, 0},
+        {"cast f16 to f32", CDDP_F32, CDDP_F16, 0},   {"cast f32 to bf16", CDDP_BF16, CDDP_F32, 0},
         {"cast bf16 to f32", CDDP_F32, CDDP_BF16, 0}, {"scale f32", CDDP_F32, CDDP_F32, 1},
-        {"sum f32", CDDP_F32, CDDP_F32, 2},          {"times 1/3 f32", CDDP_F32, CDDP_F32, 3},
-        {"divide by 3 f32", CDDP_F32, CDDP_F32, 4},  {"axpy f32", CDDP_F32, CDDP_F32, 5},
-        {"sum f16", CDDP_F16, CDDP_F16, 2},          {"times 1/3 f16", CDDP_F16, CDDP_F16, 3},
-        {"divide by 3 f16", CDDP_F16, CDDP_F16, 4},  {"sum bf16", CDDP_BF16, CDDP_BF16, 2},
-        {"norm f32", CDDP_F32, CDDP_F32, 6},         {"digest f32", CDDP_F32, CDDP_F32, 7},
+        {"sum f32", CDDP_F32, CDDP_F32, 2},           {"times 1/3 f32", CDDP_F32, CDDP_F32, 3},
+        {"divide by 3 f32", CDDP_F32, CDDP_F32, 4},   {"axpy f32", CDDP_F32, CDDP_F32, 5},
+        {"sum f16", CDDP_F16, CDDP_F16, 2},           {"times 1/3 f16", CDDP_F16, CDDP_F16, 3},
+        {"divide by 3 f16", CDDP_F16, CDDP_F16, 4},   {"sum bf16", CDDP_BF16, CDDP_BF16, 2},
+        {"norm f32", CDDP_F32, CDDP_F32, 6},          {"digest f32", CDDP_F32, CDDP_F32, 7},
         {"find_nonfinite f32", CDDP_F32, CDDP_F32, 8}};
     memory_run base = {.dst = make(CDDP_F32), .src = make(CDDP_F32)};
     const double memory = 2.0 * NUMEL * sizeof(float) / best_seconds(run_memcpy, &base, 7);

@@ -30,10 +30,7 @@ cddp_device cd_device_with_allocator(const cddp_device *device, const cddp_alloc
     return copy;
 }
 
-const cddp_allocator *cd_device_allocator(const cddp_device *device)
-{
-    return device->self;
-}
+const cddp_allocator *cd_device_allocator(const cddp_device *device) { return device->self; }
 
 /* The byte before the storage says how far it lies behind its block. */
 void *cd_cpu_storage_create(const cddp_allocator *allocator, size_t bytes)
@@ -61,8 +58,9 @@ static cddp_status cpu_allocate(const cddp_device *device, cddp_dtype dtype, int
     if (numel < 0 || (unsigned)dtype >= CDDP_DTYPE_COUNT)
         return cd_fail(err, CDDP_E_ARG, "allocate: %" PRId64 " elements of dtype %d", numel, (int)dtype);
     size_t bytes = cddp_dtype_bytes(dtype);
-    void *made = (uint64_t)numel > SIZE_MAX / bytes ? NULL
-                 : cd_cpu_storage_create(cd_device_allocator(device), (size_t)numel * bytes);
+    void *made = (uint64_t)numel > SIZE_MAX / bytes
+                     ? NULL
+                     : cd_cpu_storage_create(cd_device_allocator(device), (size_t)numel * bytes);
     if (made == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "allocate: no memory for %" PRId64 " elements of %s", numel,
                        cddp_dtype_name(dtype));
@@ -84,12 +82,14 @@ static unsigned char *address(const cddp_tensor *t, int64_t position)
 
 static void gather(unsigned char *packed, const unsigned char *element, const cd_stretch *s, size_t bytes)
 {
-    for (int64_t i = 0; i < s->length; i++) memcpy(packed + (size_t)i * bytes, element + i * s->stride * (int64_t)bytes, bytes);
+    for (int64_t i = 0; i < s->length; i++)
+        memcpy(packed + (size_t)i * bytes, element + i * s->stride * (int64_t)bytes, bytes);
 }
 
 static void scatter(unsigned char *element, const unsigned char *packed, const cd_stretch *s, size_t bytes)
 {
-    for (int64_t i = 0; i < s->length; i++) memcpy(element + i * s->stride * (int64_t)bytes, packed + (size_t)i * bytes, bytes);
+    for (int64_t i = 0; i < s->length; i++)
+        memcpy(element + i * s->stride * (int64_t)bytes, packed + (size_t)i * bytes, bytes);
 }
 
 /* An element-wise operation, as a kernel over arrays; conversions are one too. */
@@ -101,8 +101,10 @@ typedef struct elementwise {
 
 static void apply(const elementwise *e, void *dst, const void *src, size_t count)
 {
-    if (e->kernel != NULL) e->kernel(dst, src, count, e->scalar);
-    else cd_convert(e->dst->dtype, dst, e->src->dtype, src, count);
+    if (e->kernel != NULL)
+        e->kernel(dst, src, count, e->scalar);
+    else
+        cd_convert(e->dst->dtype, dst, e->src->dtype, src, count);
 }
 
 /* One pair of stretches of equal length. */
@@ -123,8 +125,7 @@ static void apply_stretch(const elementwise *e, const cd_stretch *d, const cd_st
 static void run(const elementwise *e)
 {
     if (cd_view_is_parallel(e->dst, e->src)) {
-        apply(e, address(e->dst, e->dst->offset), address(e->src, e->src->offset),
-              (size_t)cddp_tensor_numel(e->dst));
+        apply(e, address(e->dst, e->dst->offset), address(e->src, e->src->offset), (size_t)cddp_tensor_numel(e->dst));
         return;
     }
     cd_walk dst, src;
@@ -189,8 +190,10 @@ static cddp_status cpu_fill(const cddp_tensor *dst, double value, cddp_stream *s
     cd_walk_begin(&walk, &flat);
     for (int64_t ahead; (ahead = cd_walk_ahead(&walk)) > 0;) {
         cd_stretch s = cd_walk_take(&walk, ahead < CHUNK ? ahead : CHUNK);
-        if (s.stride == 1) memcpy(address(dst, s.position), chunk, (size_t)s.length * bytes);
-        else scatter(address(dst, s.position), chunk, &s, bytes);
+        if (s.stride == 1)
+            memcpy(address(dst, s.position), chunk, (size_t)s.length * bytes);
+        else
+            scatter(address(dst, s.position), chunk, &s, bytes);
     }
     return CDDP_OK;
 }
@@ -201,8 +204,7 @@ static cddp_status run_kernel(const elementwise *e, const char *operation, cddp_
 {
     CD_TRY(cd_view_check_same(e->dst, e->src, operation, err));
     if (e->kernel == NULL)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s is not defined for %s", operation,
-                       cddp_dtype_name(e->dst->dtype));
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s is not defined for %s", operation, cddp_dtype_name(e->dst->dtype));
     run(e);
     return CDDP_OK;
 }
@@ -279,21 +281,25 @@ static cddp_status cpu_copy_many(const cddp_device *device, const cddp_copy_pair
     if (scale != CDDP_COPY_PLAIN) CD_TRY(check_count(n, "copy_many", err));
     for (size_t i = 0; i < pair_count; i++) {
         const cddp_copy_pair *p = &pairs[i];
-        if (scale == CDDP_COPY_PLAIN) CD_TRY(cd_view_check_pair(&p->dst, &p->src, "copy_many", err));
-        else CD_TRY(cd_view_check_same(&p->dst, &p->src, "copy_many", err));
+        if (scale == CDDP_COPY_PLAIN)
+            CD_TRY(cd_view_check_pair(&p->dst, &p->src, "copy_many", err));
+        else
+            CD_TRY(cd_view_check_same(&p->dst, &p->src, "copy_many", err));
         if (scale == CDDP_COPY_MULTIPLY) CD_TRY(check_factor(p->dst.dtype, 1.0 / (double)n, "copy_many", err));
     }
     for (size_t i = 0; i < pair_count; i++) {
         const cddp_copy_pair *p = &pairs[i];
-        if (scale == CDDP_COPY_PLAIN) CD_TRY(cpu_copy(&p->dst, &p->src, stream, err));
-        else if (scale == CDDP_COPY_MULTIPLY) CD_TRY(cpu_multiply_reciprocal(&p->dst, &p->src, n, stream, err));
-        else CD_TRY(cpu_divide(&p->dst, &p->src, n, stream, err));
+        if (scale == CDDP_COPY_PLAIN)
+            CD_TRY(cpu_copy(&p->dst, &p->src, stream, err));
+        else if (scale == CDDP_COPY_MULTIPLY)
+            CD_TRY(cpu_multiply_reciprocal(&p->dst, &p->src, n, stream, err));
+        else
+            CD_TRY(cpu_divide(&p->dst, &p->src, n, stream, err));
     }
     return CDDP_OK;
 }
 
-static cddp_status cpu_matmul(const cddp_tensor *dst, const cddp_matmul *operands, cddp_stream *stream,
-                              cddp_error *err)
+static cddp_status cpu_matmul(const cddp_tensor *dst, const cddp_matmul *operands, cddp_stream *stream, cddp_error *err)
 {
     (void)stream;
     cd_matmul_args args = {.dtype = dst->dtype, .accumulate = operands->accumulate};
@@ -420,12 +426,26 @@ static cddp_status cpu_digest(const cddp_tensor *src, uint64_t *digest, cddp_err
 
 const cddp_device *cddp_device_cpu(void)
 {
-    static const cddp_device cpu = {
-        .size = sizeof cpu, .abi = CDDP_DEVICE_ABI, .name = "cpu", .flags = CDDP_DEVICE_VALUES | CDDP_DEVICE_HOST,
-        .dtypes = CDDP_DTYPE_BIT(CDDP_DTYPE_COUNT) - 1, .allocate = cpu_allocate, .release = cpu_release,
-        .read = cpu_read, .write = cpu_write, .copy = cpu_copy, .copy_many = cpu_copy_many, .fill = cpu_fill,
-        .reduce = cpu_reduce, .divide = cpu_divide, .multiply_reciprocal = cpu_multiply_reciprocal,
-        .scale = cpu_scale, .axpy = cpu_axpy, .matmul = cpu_matmul, .norm = cpu_norm,
-        .find_nonfinite = cpu_find_nonfinite, .digest = cpu_digest};
+    static const cddp_device cpu = {.size = sizeof cpu,
+                                    .abi = CDDP_DEVICE_ABI,
+                                    .name = "cpu",
+                                    .flags = CDDP_DEVICE_VALUES | CDDP_DEVICE_HOST,
+                                    .dtypes = CDDP_DTYPE_BIT(CDDP_DTYPE_COUNT) - 1,
+                                    .allocate = cpu_allocate,
+                                    .release = cpu_release,
+                                    .read = cpu_read,
+                                    .write = cpu_write,
+                                    .copy = cpu_copy,
+                                    .copy_many = cpu_copy_many,
+                                    .fill = cpu_fill,
+                                    .reduce = cpu_reduce,
+                                    .divide = cpu_divide,
+                                    .multiply_reciprocal = cpu_multiply_reciprocal,
+                                    .scale = cpu_scale,
+                                    .axpy = cpu_axpy,
+                                    .matmul = cpu_matmul,
+                                    .norm = cpu_norm,
+                                    .find_nonfinite = cpu_find_nonfinite,
+                                    .digest = cpu_digest};
     return &cpu;
 }

@@ -103,12 +103,23 @@ static void f64_from(cddp_dtype dtype, double *dst, const void *src, size_t coun
     const float *f = src;
     const uint16_t *h = src;
     switch (dtype) {
-    case CDDP_F64: memcpy(dst, src, count * sizeof *dst); break;
-    case CDDP_F32: for (size_t i = 0; i < count; i++) dst[i] = (double)f[i]; break;
-    case CDDP_C64: for (size_t i = 0; i < count; i++) dst[i] = (double)f[2 * i]; break;
-    case CDDP_F16: for (size_t i = 0; i < count; i++) dst[i] = (double)cd_f16_to_f32(h[i]); break;
-    case CDDP_BF16: for (size_t i = 0; i < count; i++) dst[i] = (double)cd_bf16_to_f32(h[i]); break;
-    default: CD_UNREACHABLE("a float dtype");
+    case CDDP_F64:
+        memcpy(dst, src, count * sizeof *dst);
+        break;
+    case CDDP_F32:
+        for (size_t i = 0; i < count; i++) dst[i] = (double)f[i];
+        break;
+    case CDDP_C64:
+        for (size_t i = 0; i < count; i++) dst[i] = (double)f[2 * i];
+        break;
+    case CDDP_F16:
+        for (size_t i = 0; i < count; i++) dst[i] = (double)cd_f16_to_f32(h[i]);
+        break;
+    case CDDP_BF16:
+        for (size_t i = 0; i < count; i++) dst[i] = (double)cd_bf16_to_f32(h[i]);
+        break;
+    default:
+        CD_UNREACHABLE("a float dtype");
     }
 }
 
@@ -117,32 +128,52 @@ static void f64_to(cddp_dtype dtype, void *dst, const double *src, size_t count)
     float *f = dst;
     uint16_t *h = dst;
     switch (dtype) {
-    case CDDP_F64: memcpy(dst, src, count * sizeof *src); break;
-    case CDDP_F32: for (size_t i = 0; i < count; i++) f[i] = (float)src[i]; break;
+    case CDDP_F64:
+        memcpy(dst, src, count * sizeof *src);
+        break;
+    case CDDP_F32:
+        for (size_t i = 0; i < count; i++) f[i] = (float)src[i];
+        break;
     case CDDP_C64:
         for (size_t i = 0; i < count; i++) {
             f[2 * i] = (float)src[i];
             f[2 * i + 1] = 0;
         }
         break;
-    case CDDP_F16: for (size_t i = 0; i < count; i++) h[i] = cd_f64_to_f16(src[i]); break;
-    case CDDP_BF16: for (size_t i = 0; i < count; i++) h[i] = cd_f64_to_bf16(src[i]); break;
-    case CDDP_I64: for (size_t i = 0; i < count; i++) ((int64_t *)dst)[i] = cd_f64_to_i64(src[i]); break;
+    case CDDP_F16:
+        for (size_t i = 0; i < count; i++) h[i] = cd_f64_to_f16(src[i]);
+        break;
+    case CDDP_BF16:
+        for (size_t i = 0; i < count; i++) h[i] = cd_f64_to_bf16(src[i]);
+        break;
+    case CDDP_I64:
+        for (size_t i = 0; i < count; i++) ((int64_t *)dst)[i] = cd_f64_to_i64(src[i]);
+        break;
     case CDDP_I32:
         for (size_t i = 0; i < count; i++) ((int32_t *)dst)[i] = (int32_t)saturate(src[i], INT32_MIN, INT32_MAX);
         break;
-    case CDDP_U8: for (size_t i = 0; i < count; i++) ((uint8_t *)dst)[i] = (uint8_t)saturate(src[i], 0, 255); break;
-    case CDDP_DTYPE_COUNT: CD_UNREACHABLE("a dtype");
+    case CDDP_U8:
+        for (size_t i = 0; i < count; i++) ((uint8_t *)dst)[i] = (uint8_t)saturate(src[i], 0, 255);
+        break;
+    case CDDP_DTYPE_COUNT:
+        CD_UNREACHABLE("a dtype");
     }
 }
 
 static void i64_from(cddp_dtype dtype, int64_t *dst, const void *src, size_t count)
 {
     switch (dtype) {
-    case CDDP_I64: memcpy(dst, src, count * sizeof *dst); break;
-    case CDDP_I32: for (size_t i = 0; i < count; i++) dst[i] = ((const int32_t *)src)[i]; break;
-    case CDDP_U8: for (size_t i = 0; i < count; i++) dst[i] = ((const uint8_t *)src)[i]; break;
-    default: CD_UNREACHABLE("an integer dtype");
+    case CDDP_I64:
+        memcpy(dst, src, count * sizeof *dst);
+        break;
+    case CDDP_I32:
+        for (size_t i = 0; i < count; i++) dst[i] = ((const int32_t *)src)[i];
+        break;
+    case CDDP_U8:
+        for (size_t i = 0; i < count; i++) dst[i] = ((const uint8_t *)src)[i];
+        break;
+    default:
+        CD_UNREACHABLE("an integer dtype");
     }
 }
 
@@ -150,20 +181,35 @@ static void i64_to(cddp_dtype dtype, void *dst, const int64_t *src, size_t count
 {
     float *f = dst;
     switch (dtype) {
-    case CDDP_I64: memcpy(dst, src, count * sizeof *src); break;
-    case CDDP_I32: for (size_t i = 0; i < count; i++) ((int32_t *)dst)[i] = (int32_t)(uint32_t)(uint64_t)src[i]; break;
-    case CDDP_U8: for (size_t i = 0; i < count; i++) ((uint8_t *)dst)[i] = (uint8_t)(uint64_t)src[i]; break;
-    case CDDP_F64: for (size_t i = 0; i < count; i++) ((double *)dst)[i] = (double)src[i]; break;
-    case CDDP_F32: for (size_t i = 0; i < count; i++) f[i] = (float)src[i]; break;
+    case CDDP_I64:
+        memcpy(dst, src, count * sizeof *src);
+        break;
+    case CDDP_I32:
+        for (size_t i = 0; i < count; i++) ((int32_t *)dst)[i] = (int32_t)(uint32_t)(uint64_t)src[i];
+        break;
+    case CDDP_U8:
+        for (size_t i = 0; i < count; i++) ((uint8_t *)dst)[i] = (uint8_t)(uint64_t)src[i];
+        break;
+    case CDDP_F64:
+        for (size_t i = 0; i < count; i++) ((double *)dst)[i] = (double)src[i];
+        break;
+    case CDDP_F32:
+        for (size_t i = 0; i < count; i++) f[i] = (float)src[i];
+        break;
     case CDDP_C64:
         for (size_t i = 0; i < count; i++) {
             f[2 * i] = (float)src[i];
             f[2 * i + 1] = 0;
         }
         break;
-    case CDDP_F16: for (size_t i = 0; i < count; i++) ((uint16_t *)dst)[i] = cd_f64_to_f16(cd_i64_to_f64_odd(src[i])); break;
-    case CDDP_BF16: for (size_t i = 0; i < count; i++) ((uint16_t *)dst)[i] = cd_f64_to_bf16(cd_i64_to_f64_odd(src[i])); break;
-    case CDDP_DTYPE_COUNT: CD_UNREACHABLE("a dtype");
+    case CDDP_F16:
+        for (size_t i = 0; i < count; i++) ((uint16_t *)dst)[i] = cd_f64_to_f16(cd_i64_to_f64_odd(src[i]));
+        break;
+    case CDDP_BF16:
+        for (size_t i = 0; i < count; i++) ((uint16_t *)dst)[i] = cd_f64_to_bf16(cd_i64_to_f64_odd(src[i]));
+        break;
+    case CDDP_DTYPE_COUNT:
+        CD_UNREACHABLE("a dtype");
     }
 }
 
@@ -172,14 +218,22 @@ static bool is_integer(cddp_dtype dtype) { return dtype == CDDP_I64 || dtype == 
 /* Pairs that matter for speed have their own loop. */
 static bool convert_directly(cddp_dtype dst_dtype, void *dst, cddp_dtype src_dtype, const void *src, size_t count)
 {
-    if (dst_dtype == src_dtype) memmove(dst, src, count * cddp_dtype_bytes(dst_dtype));
-    else if (dst_dtype == CDDP_F16 && src_dtype == CDDP_F32) cd_convert_f32_to_f16(dst, src, count);
-    else if (dst_dtype == CDDP_BF16 && src_dtype == CDDP_F32) cd_convert_f32_to_bf16(dst, src, count);
-    else if (dst_dtype == CDDP_F32 && src_dtype == CDDP_F16) cd_convert_f16_to_f32(dst, src, count);
-    else if (dst_dtype == CDDP_F32 && src_dtype == CDDP_BF16) cd_convert_bf16_to_f32(dst, src, count);
-    else if (dst_dtype == CDDP_F64 && src_dtype == CDDP_F32) f64_from(src_dtype, dst, src, count);
-    else if (dst_dtype == CDDP_F32 && src_dtype == CDDP_F64) f64_to(dst_dtype, dst, src, count);
-    else return false;
+    if (dst_dtype == src_dtype)
+        memmove(dst, src, count * cddp_dtype_bytes(dst_dtype));
+    else if (dst_dtype == CDDP_F16 && src_dtype == CDDP_F32)
+        cd_convert_f32_to_f16(dst, src, count);
+    else if (dst_dtype == CDDP_BF16 && src_dtype == CDDP_F32)
+        cd_convert_f32_to_bf16(dst, src, count);
+    else if (dst_dtype == CDDP_F32 && src_dtype == CDDP_F16)
+        cd_convert_f16_to_f32(dst, src, count);
+    else if (dst_dtype == CDDP_F32 && src_dtype == CDDP_BF16)
+        cd_convert_bf16_to_f32(dst, src, count);
+    else if (dst_dtype == CDDP_F64 && src_dtype == CDDP_F32)
+        f64_from(src_dtype, dst, src, count);
+    else if (dst_dtype == CDDP_F32 && src_dtype == CDDP_F64)
+        f64_to(dst_dtype, dst, src, count);
+    else
+        return false;
     return true;
 }
 
@@ -212,7 +266,4 @@ double cd_element_get(cddp_dtype dtype, const void *element)
     return value;
 }
 
-void cd_element_set(cddp_dtype dtype, void *element, double value)
-{
-    cd_convert(dtype, element, CDDP_F64, &value, 1);
-}
+void cd_element_set(cddp_dtype dtype, void *element, double value) { cd_convert(dtype, element, CDDP_F64, &value, 1); }

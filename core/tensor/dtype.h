@@ -53,7 +53,7 @@ static inline float cd_bf16_to_f32(uint16_t h)
 static inline uint16_t cd_f32_to_bf16(float x)
 {
     uint32_t bits = cd_f32_bits(x);
-    uint32_t is_nan = (uint32_t)-(int32_t)((bits & 0x7fffffffu) > 0x7f800000u);
+    uint32_t is_nan = (uint32_t) - (int32_t)((bits & 0x7fffffffu) > 0x7f800000u);
     uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
     uint32_t quiet = bits >> 16 | 0x40u;
     return (uint16_t)((rounded & ~is_nan) | (quiet & is_nan));
@@ -63,12 +63,12 @@ static inline float cd_f16_to_f32(uint16_t h)
 {
     uint32_t magnitude = h & 0x7fffu, sign = (uint32_t)(h & 0x8000u) << 16;
     /* Normal numbers: the exponent's bias grows by 112. Infinity and NaN: by 112 once more, to 255. */
-    uint32_t special = (uint32_t)-(int32_t)(magnitude >= 0x7c00u);
+    uint32_t special = (uint32_t) - (int32_t)(magnitude >= 0x7c00u);
     uint32_t quiet = (uint32_t)(magnitude > 0x7c00u) << 22;
     uint32_t normal = ((magnitude << 13) + (112u << 23) + (special & 112u << 23)) | quiet;
     /* Subnormal numbers: m × 2^-24 exactly, through an integer conversion. */
     uint32_t subnormal = cd_f32_bits((float)(int32_t)magnitude * 0x1p-24f);
-    uint32_t is_subnormal = (uint32_t)-(int32_t)(magnitude < 0x400u);
+    uint32_t is_subnormal = (uint32_t) - (int32_t)(magnitude < 0x400u);
     return cd_f32_of_bits(sign | (subnormal & is_subnormal) | (normal & ~is_subnormal));
 }
 
@@ -79,10 +79,10 @@ static inline uint16_t cd_f32_to_f16(float x)
     uint32_t normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
     /* Subnormal results: adding 0.5 puts the last kept bit (2^-24) at the end of the significand, and the
     ** addition itself rounds to even. Larger operands are replaced, so that nothing overflows. */
-    uint32_t is_small = (uint32_t)-(int32_t)(magnitude < 113u << 23);
+    uint32_t is_small = (uint32_t) - (int32_t)(magnitude < 113u << 23);
     uint32_t subnormal = cd_f32_bits(cd_f32_of_bits(magnitude & is_small) + 0.5f) - cd_f32_bits(0.5f);
-    uint32_t is_over = (uint32_t)-(int32_t)(magnitude >= 0x477ff000u); /* 65520 and above */
-    uint32_t is_nan = (uint32_t)-(int32_t)(magnitude > 0x7f800000u);
+    uint32_t is_over = (uint32_t) - (int32_t)(magnitude >= 0x477ff000u); /* 65520 and above */
+    uint32_t is_nan = (uint32_t) - (int32_t)(magnitude > 0x7f800000u);
     uint32_t nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
     uint32_t h = (subnormal & is_small) | (normal & ~is_small);
     h = (h & ~is_over) | (0x7c00u & is_over);

@@ -16,8 +16,10 @@ static double element(const cddp_tensor *m, int64_t row, int64_t column)
 static void set_element(const cddp_tensor *m, int64_t row, int64_t column, double value)
 {
     int64_t at = m->offset + row * m->strides[0] + column * m->strides[1];
-    if (m->dtype == CDDP_F64) ((double *)m->storage)[at] = value;
-    else ((float *)m->storage)[at] = (float)value;
+    if (m->dtype == CDDP_F64)
+        ((double *)m->storage)[at] = value;
+    else
+        ((float *)m->storage)[at] = (float)value;
 }
 
 /* Rows 0, 1, 2, … in order. */

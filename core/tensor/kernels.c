@@ -153,7 +153,8 @@ static cd_kernel_scalar rounded(cddp_dtype dtype, const cd_kernel_scalar *scalar
 }
 
 /* Rounding the quotient twice is innocuous while it cannot come closer to a midpoint of the dtype than an ulp of the
-** wider type without meeting it: x/n and a midpoint m differ by at least 1/(2^(p+1) n) of their size, p ≤ 11. So f32 does
+** wider type without meeting it: x/n and a midpoint m differ by at least 1/(2^(p+1) n) of their size, p ≤ 11. So f32
+*does
 ** for n up to 2^11, f64 for n up to 2^40. */
 static void divide_16(cddp_dtype dtype, uint16_t *dst, const uint16_t *src, size_t count, int64_t n)
 {
@@ -234,7 +235,7 @@ static void product_c64(void *dst, const void *src, size_t count, const cd_kerne
         float *d = (float *)dst + 2 * start, straight[2 * CHUNK], crossed[2 * CHUNK];
         const float *s = (const float *)src + 2 * start;
         const size_t n = 2 * (count - start < CHUNK ? count - start : CHUNK);
-        for (size_t i = 0; i < n; i++) straight[i] = d[i] * s[i]; /* ac, bd */
+        for (size_t i = 0; i < n; i++) straight[i] = d[i] * s[i];     /* ac, bd */
         for (size_t i = 0; i < n; i++) crossed[i] = d[i] * s[i ^ 1u]; /* ad, bc */
         for (size_t i = 0; i < n; i += 2) {
             d[i] = straight[i] - straight[i + 1];
@@ -246,12 +247,19 @@ static void product_c64(void *dst, const void *src, size_t count, const cd_kerne
 /* ---- tables by dtype, in the order of cddp_dtype ---- */
 
 #define ALL_DTYPES(operation)                                                                                          \
-    {operation##_f64, operation##_f32, operation##_f16, operation##_bf16, operation##_c64, operation##_i64,            \
-     operation##_i32, operation##_u8}
+    {                                                                                                                  \
+        operation##_f64, operation##_f32, operation##_f16, operation##_bf16, operation##_c64, operation##_i64,         \
+            operation##_i32, operation##_u8                                                                            \
+    }
 #define ORDERED_DTYPES(operation)                                                                                      \
-    {operation##_f64, operation##_f32, operation##_f16, operation##_bf16, NULL, operation##_i64, operation##_i32,      \
-     operation##_u8}
-#define INTEGER_DTYPES(operation) {NULL, NULL, NULL, NULL, NULL, operation##_i64, operation##_i32, operation##_u8}
+    {                                                                                                                  \
+        operation##_f64, operation##_f32, operation##_f16, operation##_bf16, NULL, operation##_i64, operation##_i32,   \
+            operation##_u8                                                                                             \
+    }
+#define INTEGER_DTYPES(operation)                                                                                      \
+    {                                                                                                                  \
+        NULL, NULL, NULL, NULL, NULL, operation##_i64, operation##_i32, operation##_u8                                 \
+    }
 
 cd_kernel_fn cd_kernel_scale(cddp_dtype dtype)
 {
@@ -274,8 +282,8 @@ cd_kernel_fn cd_kernel_axpy(cddp_dtype dtype)
 cd_kernel_fn cd_kernel_reduce(cddp_red_op op, cddp_dtype dtype)
 {
     static const cd_kernel_fn table[CDDP_RED_COUNT][CDDP_DTYPE_COUNT] = {
-        [CDDP_RED_SUM] = ALL_DTYPES(sum),      [CDDP_RED_PRODUCT] = ALL_DTYPES(product),
-        [CDDP_RED_MIN] = ORDERED_DTYPES(min),  [CDDP_RED_MAX] = ORDERED_DTYPES(max),
+        [CDDP_RED_SUM] = ALL_DTYPES(sum),       [CDDP_RED_PRODUCT] = ALL_DTYPES(product),
+        [CDDP_RED_MIN] = ORDERED_DTYPES(min),   [CDDP_RED_MAX] = ORDERED_DTYPES(max),
         [CDDP_RED_BAND] = INTEGER_DTYPES(band), [CDDP_RED_BOR] = INTEGER_DTYPES(bor),
         [CDDP_RED_BXOR] = INTEGER_DTYPES(bxor)};
     return (unsigned)op < CDDP_RED_COUNT ? table[op][dtype] : NULL;
@@ -335,14 +343,19 @@ FIND_NONFINITE(uint16_t, find_bf16, 0x7f80u)
 size_t cd_kernel_find_nonfinite(cddp_dtype dtype, const void *src, size_t count)
 {
     switch (dtype) {
-    case CDDP_F64: return find_f64(src, count);
-    case CDDP_F32: return find_f32(src, count);
-    case CDDP_F16: return find_f16(src, count);
-    case CDDP_BF16: return find_bf16(src, count);
+    case CDDP_F64:
+        return find_f64(src, count);
+    case CDDP_F32:
+        return find_f32(src, count);
+    case CDDP_F16:
+        return find_f16(src, count);
+    case CDDP_BF16:
+        return find_bf16(src, count);
     case CDDP_C64: {
         size_t part = find_f32(src, 2 * count);
         return part == 2 * count ? count : part / 2;
     }
-    default: return count; /* integers are finite */
+    default:
+        return count; /* integers are finite */
     }
 }

@@ -22,9 +22,9 @@ typedef struct cd_kernel_scalar {
 typedef void (*cd_kernel_fn)(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar);
 
 /* Each returns NULL where the operation is not defined for the dtype. */
-cd_kernel_fn cd_kernel_scale(cddp_dtype dtype);       /* dst = src × fl(value); integers: value must be integral */
-cd_kernel_fn cd_kernel_divide(cddp_dtype dtype);      /* dst = src ÷ count, one rounding; integers truncate */
-cd_kernel_fn cd_kernel_axpy(cddp_dtype dtype);        /* dst = fl(dst + fl(fl(value) × src)) */
+cd_kernel_fn cd_kernel_scale(cddp_dtype dtype);  /* dst = src × fl(value); integers: value must be integral */
+cd_kernel_fn cd_kernel_divide(cddp_dtype dtype); /* dst = src ÷ count, one rounding; integers truncate */
+cd_kernel_fn cd_kernel_axpy(cddp_dtype dtype);   /* dst = fl(dst + fl(fl(value) × src)) */
 cd_kernel_fn cd_kernel_reduce(cddp_red_op op, cddp_dtype dtype); /* dst = fl(dst op src) */
 
 /* Sum of squares in f64, in eight lanes: element i of the whole sequence (first = its index there) is added to

@@ -158,7 +158,7 @@ PACK(double, pack_f64)
 
 /* Where a finished tile goes. */
 typedef struct tile_place {
-    int64_t row, rows;      /* of the result */
+    int64_t row, rows;       /* of the result */
     int64_t column, columns; /* valid ones */
     int64_t width;
 } tile_place;
@@ -190,8 +190,10 @@ static void run_panel(const cd_matmul_args *args, const tile_version *version, t
         place->rows = s->m - place->row >= version->rows ? version->rows : 1;
         t->a = (const char *)args->a + place->row * s->a_row * element;
         (place->rows == 1 ? version->line : version->tile)(t, tile);
-        if (is_f64) store_f64(args, place, tile);
-        else store_f32(args, place, (const float *)(const void *)tile);
+        if (is_f64)
+            store_f64(args, place, tile);
+        else
+            store_f32(args, place, (const float *)(const void *)tile);
     }
 }
 
@@ -206,7 +208,8 @@ static cddp_status matmul_wide(const cd_matmul_args *args, cd_isa isa, const cdd
     if (panel == NULL) return cd_fail(err, CDDP_E_NOMEM, "matmul: no %zu bytes for packing", panel_bytes);
     tile_args t = {.a_row = s->a_row, .a_k = s->a_k, .k = s->k};
     for (int64_t column = 0; column < s->n; column += version.width) {
-        tile_place place = {.column = column, .width = version.width,
+        tile_place place = {.column = column,
+                            .width = version.width,
                             .columns = s->n - column < version.width ? s->n - column : version.width};
         /* With few rows a panel is read too seldom to be worth packing. */
         bool direct = s->b_col == 1 && place.columns == version.width && s->m <= 2 * version.rows;
@@ -244,8 +247,10 @@ static void narrow(const cd_matmul_args *args, const float *sums)
         for (int64_t c = 0; c < s->n; c++) {
             uint16_t *d = (uint16_t *)args->dst + r * s->dst_row + c * s->dst_col, rounded;
             cd_convert(args->dtype, &rounded, CDDP_F32, sums++, 1);
-            if (args->accumulate) cd_kernel_reduce(CDDP_RED_SUM, args->dtype)(d, &rounded, 1, NULL);
-            else *d = rounded;
+            if (args->accumulate)
+                cd_kernel_reduce(CDDP_RED_SUM, args->dtype)(d, &rounded, 1, NULL);
+            else
+                *d = rounded;
         }
 }
 
@@ -259,9 +264,19 @@ static cddp_status matmul_16(const cd_matmul_args *args, cd_isa isa, const cddp_
     float *b = a + s->m * s->k, *sums = b + s->k * s->n;
     widen(&(widening){args->dtype, args->a, s->m, s->k, s->a_row, s->a_k}, a);
     widen(&(widening){args->dtype, args->b, s->k, s->n, s->b_k, s->b_col}, b);
-    cd_matmul_args wide = {.shape = {.m = s->m, .n = s->n, .k = s->k, .a_row = s->k, .a_k = 1, .b_k = s->n,
-                                     .b_col = 1, .dst_row = s->n, .dst_col = 1},
-                           .dtype = CDDP_F32, .dst = sums, .a = a, .b = b};
+    cd_matmul_args wide = {.shape = {.m = s->m,
+                                     .n = s->n,
+                                     .k = s->k,
+                                     .a_row = s->k,
+                                     .a_k = 1,
+                                     .b_k = s->n,
+                                     .b_col = 1,
+                                     .dst_row = s->n,
+                                     .dst_col = 1},
+                           .dtype = CDDP_F32,
+                           .dst = sums,
+                           .a = a,
+                           .b = b};
     cddp_status status = matmul_wide(&wide, isa, allocator, err);
     if (status == CDDP_OK) narrow(args, sums);
     cd_release(allocator, a, count * sizeof *a);

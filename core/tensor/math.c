@@ -46,13 +46,13 @@ static pair product2(double a, double b)
     return (pair){p, ((ah * bh - p) + ah * bl + al * bh) + al * bl};
 }
 
-/* One correction step after the rounded quotient. */
-static pair divide2(pair a, pair b)
+/* The quotient of two pairs, rounded: one correction step after the quotient of their high parts. */
+static double divide2(pair a, pair b)
 {
     double q = a.high / b.high;
     pair p = product2(q, b.high);
     double rest = ((a.high - p.high) - p.low) + a.low - q * b.low;
-    return quick2(q, rest / b.high);
+    return q + rest / b.high;
 }
 
 static double power_of_two(int k) { return cd_f64_of_bits((uint64_t)(k + 1023) << 52); } /* -1022 ≤ k ≤ 1023 */
@@ -75,8 +75,9 @@ static pair exp_reduced(double x, int *k)
     double r = high - low, r_low = (high - r) - low;
     /* (exp(r) - 1 - r) / r² = 1/2! + r/3! + … + r^12/14!, the next term is below 2^-65 of the sum. */
     static const double inverse_factorial[] = {
-        1.0 / 2.0, 1.0 / 6.0, 1.0 / 24.0, 1.0 / 120.0, 1.0 / 720.0, 1.0 / 5040.0, 1.0 / 40320.0, 1.0 / 362880.0,
-        1.0 / 3628800.0, 1.0 / 39916800.0, 1.0 / 479001600.0, 1.0 / 6227020800.0, 1.0 / 87178291200.0};
+        1.0 / 2.0,         1.0 / 6.0,          1.0 / 24.0,         1.0 / 120.0,     1.0 / 720.0,
+        1.0 / 5040.0,      1.0 / 40320.0,      1.0 / 362880.0,     1.0 / 3628800.0, 1.0 / 39916800.0,
+        1.0 / 479001600.0, 1.0 / 6227020800.0, 1.0 / 87178291200.0};
     double series = inverse_factorial[12];
     for (int i = 11; i >= 0; i--) series = series * r + inverse_factorial[i];
     pair p = quick2(r, r * r * series);
@@ -133,8 +134,8 @@ double cd_tanh(double x)
     if (size > 22) return x < 0 ? -1 : 1;
     pair e = expm1_pair(2 * size), below = sum2(2, e.high);
     below.low += e.low;
-    pair t = divide2(e, below);
-    return x < 0 ? -(t.high + t.low) : t.high + t.low;
+    double t = divide2(e, below);
+    return x < 0 ? -t : t;
 }
 
 double cd_sigmoid(double x)
@@ -144,8 +145,7 @@ double cd_sigmoid(double x)
     if (x < -690) return cd_exp(x); /* 1 + exp(x) is 1 */
     pair e = exp2_pair(x < 0 ? x : -x), below = sum2(1, e.high), one = {1, 0};
     below.low += e.low;
-    pair s = divide2(x < 0 ? e : one, below);
-    return s.high + s.low;
+    return divide2(x < 0 ? e : one, below);
 }
 
 /* ---- logarithms ---- */
@@ -232,7 +232,8 @@ static const struct {
     {0x1.0000000000000p+0, -0x1.8cf81557d20b6p-56, 0x1.2dc119095729fp-52},
 };
 
-/* erf(c + h) = erf(c) + Σ b_n h^(n+1) / (n+1), where y = erf' obeys y' = -2 x y, so (n+1) b_(n+1) = -2 (c b_n + b_(n-1)).
+/* erf(c + h) = erf(c) + Σ b_n h^(n+1) / (n+1), where y = erf' obeys y' = -2 x y, so (n+1) b_(n+1) = -2 (c b_n +
+*b_(n-1)).
 ** The terms are summed from the smallest, n = 21, to the largest. */
 double cd_erf(double x)
 {
@@ -260,8 +261,8 @@ double cd_erf(double x)
 /* sin(π t), |t| ≤ 1/4. */
 static double sine_kernel(double t)
 {
-    static const double c[] = {-0x1.4abbce625be53p+2, 0x1.466bc6775aae2p+1, -0x1.32d2cce62bd86p-1,
-                               0x1.50783487ee782p-4, -0x1.e3074fde8871fp-8, 0x1.e8f434d018d63p-12,
+    static const double c[] = {-0x1.4abbce625be53p+2,  0x1.466bc6775aae2p+1,  -0x1.32d2cce62bd86p-1,
+                               0x1.50783487ee782p-4,   -0x1.e3074fde8871fp-8, 0x1.e8f434d018d63p-12,
                                -0x1.6fadb9f155744p-16, 0x1.aaec32af93359p-21, -0x1.8a404211f9547p-26,
                                0x1.2877020d52cf0p-31}; /* (-1)^k π^(2k+1) / (2k+1)!, k = 1 … 10 */
     double z = t * t, series = c[9];
@@ -274,10 +275,10 @@ static double sine_kernel(double t)
 /* cos(π t), |t| ≤ 1/4. */
 static double cosine_kernel(double t)
 {
-    static const double c[] = {-0x1.3bd3cc9be45dep+2, 0x1.03c1f081b5ac4p+2, -0x1.55d3c7e3cbffap+0,
-                               0x1.e1f506891babbp-3, -0x1.a6d1f2a204a8cp-6, 0x1.f9d38a3763cc3p-10,
+    static const double c[] = {-0x1.3bd3cc9be45dep+2,  0x1.03c1f081b5ac4p+2,  -0x1.55d3c7e3cbffap+0,
+                               0x1.e1f506891babbp-3,   -0x1.a6d1f2a204a8cp-6, 0x1.f9d38a3763cc3p-10,
                                -0x1.b6e24f44b128fp-14, 0x1.20c62c2f2d7f5p-18, -0x1.2a0c591af8314p-23,
-                               0x1.ef6e308d6d1c4p-29, -0x1.52ae4120fde27p-34}; /* (-1)^k π^(2k) / (2k)!, k = 1 … 11 */
+                               0x1.ef6e308d6d1c4p-29,  -0x1.52ae4120fde27p-34}; /* (-1)^k π^(2k) / (2k)!, k = 1 … 11 */
     double z = t * t, series = c[10];
     for (int i = 9; i >= 0; i--) series = series * z + c[i];
     return 1 + z * series;

@@ -118,8 +118,10 @@ static cddp_status shape_copy(const cddp_tensor *dst, const cddp_tensor *src, cd
     CD_TRY(check_inside(src, "copy", err));
     if (!is_real(dst)) return CDDP_OK;
     if (!is_real(src))
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "copy: %s elements have no values on device shape, so %s cannot be "
-                       "made of them", cddp_dtype_name(src->dtype), cddp_dtype_name(dst->dtype));
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "copy: %s elements have no values on device shape, so %s cannot be "
+                       "made of them",
+                       cddp_dtype_name(src->dtype), cddp_dtype_name(dst->dtype));
     cddp_tensor to = as_cpu(dst), from = as_cpu(src);
     return to.device->copy(&to, &from, stream, err);
 }
@@ -190,9 +192,12 @@ static cddp_status shape_copy_many(const cddp_device *device, const cddp_copy_pa
     (void)device;
     for (size_t i = 0; i < pair_count; i++) {
         const cddp_tensor *dst = &pairs[i].dst, *src = &pairs[i].src;
-        if (scale == CDDP_COPY_PLAIN) CD_TRY(shape_copy(dst, src, stream, err));
-        else if (scale == CDDP_COPY_MULTIPLY) CD_TRY(shape_multiply_reciprocal(dst, src, n, stream, err));
-        else CD_TRY(shape_divide(dst, src, n, stream, err));
+        if (scale == CDDP_COPY_PLAIN)
+            CD_TRY(shape_copy(dst, src, stream, err));
+        else if (scale == CDDP_COPY_MULTIPLY)
+            CD_TRY(shape_multiply_reciprocal(dst, src, n, stream, err));
+        else
+            CD_TRY(shape_divide(dst, src, n, stream, err));
     }
     return CDDP_OK;
 }
@@ -237,13 +242,26 @@ static cddp_status shape_digest(const cddp_tensor *src, uint64_t *digest, cddp_e
 
 const cddp_device *cddp_device_shape(void)
 {
-    static const cddp_device shape = {
-        .size = sizeof shape, .abi = CDDP_DEVICE_ABI, .name = "shape", .flags = 0,
-        .dtypes = CDDP_DTYPE_BIT(CDDP_DTYPE_COUNT) - 1, .allocate = shape_allocate, .release = shape_release,
-        .read = shape_read, .write = shape_write, .copy = shape_copy, .copy_many = shape_copy_many,
-        .fill = shape_fill, .reduce = shape_reduce, .divide = shape_divide,
-        .multiply_reciprocal = shape_multiply_reciprocal, .scale = shape_scale, .axpy = shape_axpy,
-        .matmul = shape_matmul, .norm = shape_norm, .find_nonfinite = shape_find_nonfinite,
-        .digest = shape_digest};
+    static const cddp_device shape = {.size = sizeof shape,
+                                      .abi = CDDP_DEVICE_ABI,
+                                      .name = "shape",
+                                      .flags = 0,
+                                      .dtypes = CDDP_DTYPE_BIT(CDDP_DTYPE_COUNT) - 1,
+                                      .allocate = shape_allocate,
+                                      .release = shape_release,
+                                      .read = shape_read,
+                                      .write = shape_write,
+                                      .copy = shape_copy,
+                                      .copy_many = shape_copy_many,
+                                      .fill = shape_fill,
+                                      .reduce = shape_reduce,
+                                      .divide = shape_divide,
+                                      .multiply_reciprocal = shape_multiply_reciprocal,
+                                      .scale = shape_scale,
+                                      .axpy = shape_axpy,
+                                      .matmul = shape_matmul,
+                                      .norm = shape_norm,
+                                      .find_nonfinite = shape_find_nonfinite,
+                                      .digest = shape_digest};
     return &shape;
 }

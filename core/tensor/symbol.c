@@ -43,8 +43,10 @@ static cddp_status check_inside(const cddp_tensor *t, const char *operation, cdd
     for (uint32_t i = 0; i < t->dim_count; i++) {
         if (t->sizes[i] == 0) return CDDP_OK;
         int64_t extent = (t->sizes[i] - 1) * t->strides[i];
-        if (extent > 0) last += extent;
-        else first += extent;
+        if (extent > 0)
+            last += extent;
+        else
+            first += extent;
     }
     if (first < 0 || last >= storage->numel)
         return cd_fail(err, CDDP_E_ARG, "%s: a view covers elements %" PRId64 "…%" PRId64 " of a storage of %" PRId64,
@@ -74,10 +76,20 @@ static const char *print_form(const cd_terms *terms, char *text, size_t text_byt
 static bool integer_range(cddp_dtype dtype, int64_t *low, int64_t *high)
 {
     switch (dtype) {
-    case CDDP_I64: *low = INT64_MIN; *high = INT64_MAX; return true;
-    case CDDP_I32: *low = INT32_MIN; *high = INT32_MAX; return true;
-    case CDDP_U8: *low = 0; *high = UINT8_MAX; return true;
-    default: return false;
+    case CDDP_I64:
+        *low = INT64_MIN;
+        *high = INT64_MAX;
+        return true;
+    case CDDP_I32:
+        *low = INT32_MIN;
+        *high = INT32_MAX;
+        return true;
+    case CDDP_U8:
+        *low = 0;
+        *high = UINT8_MAX;
+        return true;
+    default:
+        return false;
     }
 }
 
@@ -188,8 +200,10 @@ static cddp_status apply_scale(const operation *o, const cd_terms *dst, const cd
     cd_terms scaled;
     CD_TRY(copy_terms(o, src, &scaled, err));
     cddp_status status = cd_terms_scale(o->allocator, &scaled, o->factor, err);
-    if (status == CDDP_OK) *result = scaled;
-    else cd_terms_fini(o->allocator, &scaled);
+    if (status == CDDP_OK)
+        *result = scaled;
+    else
+        cd_terms_fini(o->allocator, &scaled);
     return status;
 }
 
@@ -223,7 +237,8 @@ static cddp_status reduce_numbers(const operation *o, cd_ratio a, cd_ratio b, cd
 {
     bool less;
     switch (o->red_op) {
-    case CDDP_RED_PRODUCT: return cd_ratio_multiply(a, b, result, err);
+    case CDDP_RED_PRODUCT:
+        return cd_ratio_multiply(a, b, result, err);
     case CDDP_RED_MIN:
         CD_TRY(ratio_less(b, a, &less, err));
         *result = less ? b : a;
@@ -232,10 +247,17 @@ static cddp_status reduce_numbers(const operation *o, cd_ratio a, cd_ratio b, cd
         CD_TRY(ratio_less(a, b, &less, err));
         *result = less ? b : a;
         return CDDP_OK;
-    case CDDP_RED_BAND: *result = (cd_ratio){a.numerator & b.numerator, 1}; return CDDP_OK;
-    case CDDP_RED_BOR: *result = (cd_ratio){a.numerator | b.numerator, 1}; return CDDP_OK;
-    case CDDP_RED_BXOR: *result = (cd_ratio){a.numerator ^ b.numerator, 1}; return CDDP_OK;
-    default: return cd_fail(err, CDDP_E_UNSUPPORTED, "reduce: %s", cddp_red_op_name(o->red_op));
+    case CDDP_RED_BAND:
+        *result = (cd_ratio){a.numerator & b.numerator, 1};
+        return CDDP_OK;
+    case CDDP_RED_BOR:
+        *result = (cd_ratio){a.numerator | b.numerator, 1};
+        return CDDP_OK;
+    case CDDP_RED_BXOR:
+        *result = (cd_ratio){a.numerator ^ b.numerator, 1};
+        return CDDP_OK;
+    default:
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "reduce: %s", cddp_red_op_name(o->red_op));
     }
 }
 
@@ -348,8 +370,10 @@ static cddp_status read_piece(const cddp_tensor *src, const cd_form_slice *slice
     if (!cd_terms_is_constant(&terms, &value))
         return cd_fail(err, CDDP_E_UNSUPPORTED, "read: %s is not a number; device symbol has no values",
                        print_form(&terms, text, sizeof text));
-    if (cd_dtype_is_integer(src->dtype)) cd_convert(src->dtype, element, CDDP_I64, &value.numerator, 1);
-    else cd_element_set(src->dtype, element, (double)value.numerator / (double)value.denominator);
+    if (cd_dtype_is_integer(src->dtype))
+        cd_convert(src->dtype, element, CDDP_I64, &value.numerator, 1);
+    else
+        cd_element_set(src->dtype, element, (double)value.numerator / (double)value.denominator);
     return CDDP_OK;
 }
 
@@ -364,7 +388,8 @@ static cddp_status symbol_read(const cddp_tensor *src, void *host, size_t host_b
         cd_piece_reader reader;
         cd_form_slice slice;
         cd_piece_reader_begin(&reader, src);
-        for (int64_t length; (length = cd_piece_reader_get(&reader, &slice)) > 0; cd_piece_reader_skip(&reader, length)) {
+        for (int64_t length; (length = cd_piece_reader_get(&reader, &slice)) > 0;
+             cd_piece_reader_skip(&reader, length)) {
             CD_TRY(read_piece(src, &slice, element, err));
             for (int64_t i = 0; pass == 1 && i < length; i++, to += bytes) memcpy(to, element, bytes);
         }
@@ -405,8 +430,11 @@ static cddp_status symbol_reduce(cddp_red_op op, const cddp_tensor *dst, const c
     if (!known || (bits && !cd_dtype_is_integer(dst->dtype)))
         return cd_fail(err, CDDP_E_UNSUPPORTED, "reduce: %s is not defined between two elements of %s",
                        cddp_red_op_name(op), cddp_dtype_name(dst->dtype));
-    operation o = {.name = "reduce", .apply = op == CDDP_RED_SUM ? apply_add : apply_reduce, .reads_dst = true,
-                   .factor = {1, 1}, .red_op = op};
+    operation o = {.name = "reduce",
+                   .apply = op == CDDP_RED_SUM ? apply_add : apply_reduce,
+                   .reads_dst = true,
+                   .factor = {1, 1},
+                   .red_op = op};
     return run(&o, dst, src, err);
 }
 
@@ -457,9 +485,12 @@ static cddp_status symbol_copy_many(const cddp_device *device, const cddp_copy_p
     (void)device;
     for (size_t i = 0; i < pair_count; i++) {
         const cddp_tensor *dst = &pairs[i].dst, *src = &pairs[i].src;
-        if (scale == CDDP_COPY_PLAIN) CD_TRY(symbol_copy(dst, src, stream, err));
-        else if (scale == CDDP_COPY_MULTIPLY) CD_TRY(symbol_multiply_reciprocal(dst, src, n, stream, err));
-        else CD_TRY(symbol_divide(dst, src, n, stream, err));
+        if (scale == CDDP_COPY_PLAIN)
+            CD_TRY(symbol_copy(dst, src, stream, err));
+        else if (scale == CDDP_COPY_MULTIPLY)
+            CD_TRY(symbol_multiply_reciprocal(dst, src, n, stream, err));
+        else
+            CD_TRY(symbol_divide(dst, src, n, stream, err));
     }
     return CDDP_OK;
 }
@@ -518,13 +549,26 @@ static cddp_status symbol_digest(const cddp_tensor *src, uint64_t *digest, cddp_
 
 const cddp_device *cddp_device_symbol(void)
 {
-    static const cddp_device symbol = {
-        .size = sizeof symbol, .abi = CDDP_DEVICE_ABI, .name = "symbol", .flags = CDDP_DEVICE_EXACT,
-        .dtypes = CDDP_DTYPE_BIT(CDDP_DTYPE_COUNT) - 1, .allocate = symbol_allocate, .release = symbol_release,
-        .read = symbol_read, .write = symbol_write, .copy = symbol_copy, .copy_many = symbol_copy_many,
-        .fill = symbol_fill, .reduce = symbol_reduce, .divide = symbol_divide,
-        .multiply_reciprocal = symbol_multiply_reciprocal, .scale = symbol_scale, .axpy = symbol_axpy,
-        .matmul = symbol_matmul, .norm = symbol_norm, .find_nonfinite = symbol_find_nonfinite,
-        .digest = symbol_digest};
+    static const cddp_device symbol = {.size = sizeof symbol,
+                                       .abi = CDDP_DEVICE_ABI,
+                                       .name = "symbol",
+                                       .flags = CDDP_DEVICE_EXACT,
+                                       .dtypes = CDDP_DTYPE_BIT(CDDP_DTYPE_COUNT) - 1,
+                                       .allocate = symbol_allocate,
+                                       .release = symbol_release,
+                                       .read = symbol_read,
+                                       .write = symbol_write,
+                                       .copy = symbol_copy,
+                                       .copy_many = symbol_copy_many,
+                                       .fill = symbol_fill,
+                                       .reduce = symbol_reduce,
+                                       .divide = symbol_divide,
+                                       .multiply_reciprocal = symbol_multiply_reciprocal,
+                                       .scale = symbol_scale,
+                                       .axpy = symbol_axpy,
+                                       .matmul = symbol_matmul,
+                                       .norm = symbol_norm,
+                                       .find_nonfinite = symbol_find_nonfinite,
+                                       .digest = symbol_digest};
     return &symbol;
 }

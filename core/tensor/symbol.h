@@ -78,7 +78,7 @@ cddp_status cd_symbol_visit(const cddp_tensor *src, cd_symbol_visit_fn visit, vo
 /* Where a view first differs from what was expected; forms of that one element (advance 0). */
 #define CD_FORM_TERMS_MAX 16
 typedef struct cd_symbol_difference {
-    int64_t index; /* logical, -1: equal */
+    int64_t index;                       /* logical, -1: equal */
     size_t actual_count, expected_count; /* terms in all; the first CD_FORM_TERMS_MAX are kept */
     cd_term actual[CD_FORM_TERMS_MAX], expected[CD_FORM_TERMS_MAX];
 } cd_symbol_difference;

@@ -34,10 +34,7 @@ cddp_status cd_symbol_write_atoms(const cddp_tensor *dst, const cd_atom *atom, c
     return status;
 }
 
-size_t cd_symbol_run_count(const cddp_tensor *t)
-{
-    return ((const cd_symbol_storage *)t->storage)->run_count;
-}
+size_t cd_symbol_run_count(const cddp_tensor *t) { return ((const cd_symbol_storage *)t->storage)->run_count; }
 
 /* ---- visiting ---- */
 
@@ -199,8 +196,10 @@ static void put(text_writer *w, const char *format, ...)
 static void put_coefficient(text_writer *w, cd_ratio c, bool first, bool is_number)
 {
     uint64_t size = c.numerator < 0 ? 0 - (uint64_t)c.numerator : (uint64_t)c.numerator;
-    if (!first) put(w, c.numerator < 0 ? " - " : " + ");
-    else if (c.numerator < 0) put(w, "-");
+    if (!first)
+        put(w, c.numerator < 0 ? " - " : " + ");
+    else if (c.numerator < 0)
+        put(w, "-");
     if (!is_number && size == 1 && c.denominator == 1) return;
     put(w, "%" PRIu64, size);
     if (c.denominator != 1) put(w, "/%" PRId64, c.denominator);
@@ -213,8 +212,10 @@ static void put_atom(text_writer *w, const cd_atom *atom, const cd_symbol_names 
     const char *name = names != NULL ? names->name(names->context, atom->kind, atom->source) : NULL;
     put(w, "%s", (unsigned)atom->kind < CD_ATOM_KIND_COUNT ? letters[atom->kind] : "?");
     if (atom->kind == CD_ATOM_GARBAGE) return;
-    if (name != NULL) put(w, "(%s)", name);
-    else put(w, "(#%" PRIu32 ")", atom->source);
+    if (name != NULL)
+        put(w, "(%s)", name);
+    else
+        put(w, "(#%" PRIu32 ")", atom->source);
 }
 
 static void put_term(text_writer *w, const cd_term *t, int64_t length, const cd_symbol_names *names)

@@ -86,8 +86,7 @@ static bool convergent(double quotient, int64_t now, int64_t before, int64_t *ne
 cddp_status cd_ratio_of_double(double value, cd_ratio *ratio, cddp_error *err)
 {
     double target = value < 0 ? -value : value;
-    if (!(target <= 0x1p53))
-        return cd_fail(err, CDDP_E_LIMIT, "ratio: %.17g is not a number of at most 2^53", value);
+    if (!(target <= 0x1p53)) return cd_fail(err, CDDP_E_LIMIT, "ratio: %.17g is not a number of at most 2^53", value);
     int64_t h = 1, h_before = 0, k = 0, k_before = 1; /* convergent h/k */
     double a = target, b = 1;
     while (b != 0) {

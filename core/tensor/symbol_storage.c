@@ -87,8 +87,10 @@ static const cd_symbol_run *find_run(const cd_symbol_storage *storage, int64_t p
     size_t low = 0, high = storage->run_count;
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
-        if (storage->runs[middle].offset <= position) low = middle;
-        else high = middle;
+        if (storage->runs[middle].offset <= position)
+            low = middle;
+        else
+            high = middle;
     }
     return &storage->runs[low];
 }
@@ -268,8 +270,10 @@ static void build(run_builder *builder, cd_symbol_run run, cd_symbol_run *owner,
         cd_piece_extend(&last->piece, &run.piece);
         return; /* the owner still has the terms, and releases them */
     }
-    if (is_old) owner->is_kept = true;
-    else owner->piece.terms = (cd_terms){0};
+    if (is_old)
+        owner->is_kept = true;
+    else
+        owner->piece.terms = (cd_terms){0};
     run.is_kept = is_old; /* until the exchange: do not release twice */
     CD_ASSERT(builder->count < builder->capacity);
     builder->runs[builder->count++] = run;
@@ -338,7 +342,8 @@ cddp_status cd_symbol_storage_write(const cddp_tensor *dst, const cd_piece_list 
     CD_TRY_OUT(sort_patches(&patches, err));
     builder.capacity = storage->run_count + 2 * patches.count;
     builder.runs = cd_allocate_array(builder.allocator, builder.capacity, sizeof *builder.runs);
-    if (builder.runs == NULL) CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "symbol: no memory for %zu runs", builder.capacity));
+    if (builder.runs == NULL)
+        CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "symbol: no memory for %zu runs", builder.capacity));
     status = build_runs(storage, &patches, &builder, err);
     if (status != CDDP_OK) {
         give_up(storage, &builder);

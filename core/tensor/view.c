@@ -9,10 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-bool cd_dtype_is_integer(cddp_dtype dtype)
-{
-    return dtype == CDDP_I64 || dtype == CDDP_I32 || dtype == CDDP_U8;
-}
+bool cd_dtype_is_integer(cddp_dtype dtype) { return dtype == CDDP_I64 || dtype == CDDP_I32 || dtype == CDDP_U8; }
 
 /* "f32 (2, 3)", for messages. */
 static const char *describe(const cddp_tensor *t, char *text, size_t text_bytes)
@@ -52,16 +49,17 @@ static bool sizes_equal(const cddp_tensor *a, const cddp_tensor *b)
     return true;
 }
 
-cddp_status cd_view_check_pair(const cddp_tensor *dst, const cddp_tensor *src, const char *operation,
-                               cddp_error *err)
+cddp_status cd_view_check_pair(const cddp_tensor *dst, const cddp_tensor *src, const char *operation, cddp_error *err)
 {
     char a[96], b[96];
     CD_TRY(cd_view_check(dst, operation, "destination", err));
     CD_TRY(cd_view_check(src, operation, "source", err));
     /* A copied table (another allocator) is still the same kind of device; its functions tell. */
     if (dst->device->copy != src->device->copy)
-        return cd_fail(err, CDDP_E_ARG, "%s: the destination is on device %s and the source on %s; go through read "
-                       "and write", operation, dst->device->name, src->device->name);
+        return cd_fail(err, CDDP_E_ARG,
+                       "%s: the destination is on device %s and the source on %s; go through read "
+                       "and write",
+                       operation, dst->device->name, src->device->name);
     bool flat = dst->dim_count == 1 || src->dim_count == 1;
     if (!sizes_equal(dst, src) && !(flat && cddp_tensor_numel(dst) == cddp_tensor_numel(src)))
         return cd_fail(err, CDDP_E_ARG, "%s: the destination is %s and the source %s", operation,
@@ -69,8 +67,7 @@ cddp_status cd_view_check_pair(const cddp_tensor *dst, const cddp_tensor *src, c
     return CDDP_OK;
 }
 
-cddp_status cd_view_check_same(const cddp_tensor *dst, const cddp_tensor *src, const char *operation,
-                               cddp_error *err)
+cddp_status cd_view_check_same(const cddp_tensor *dst, const cddp_tensor *src, const char *operation, cddp_error *err)
 {
     CD_TRY(cd_view_check_pair(dst, src, operation, err));
     if (dst->dtype != src->dtype)
@@ -94,10 +91,15 @@ cddp_status cd_view_check_matmul(const cddp_tensor *dst, const cddp_matmul *oper
         return cd_fail(err, CDDP_E_ARG, "matmul: %s × %s = %s are not all two-dimensional", describe(a, text[0], 96),
                        describe(b, text[1], 96), describe(dst, text[2], 96));
     uint32_t ar = operands->a_transposed ? 1 : 0, br = operands->b_transposed ? 1 : 0;
-    cd_matmul_shape s = {.m = a->sizes[ar], .k = a->sizes[1 - ar], .n = b->sizes[1 - br],
-                         .a_row = a->strides[ar], .a_k = a->strides[1 - ar],
-                         .b_k = b->strides[br], .b_col = b->strides[1 - br],
-                         .dst_row = dst->strides[0], .dst_col = dst->strides[1]};
+    cd_matmul_shape s = {.m = a->sizes[ar],
+                         .k = a->sizes[1 - ar],
+                         .n = b->sizes[1 - br],
+                         .a_row = a->strides[ar],
+                         .a_k = a->strides[1 - ar],
+                         .b_k = b->strides[br],
+                         .b_col = b->strides[1 - br],
+                         .dst_row = dst->strides[0],
+                         .dst_col = dst->strides[1]};
     bool fits = b->sizes[br] == s.k && dst->sizes[0] == s.m && dst->sizes[1] == s.n;
     if (!fits || a->dtype != dst->dtype || b->dtype != dst->dtype)
         return cd_fail(err, CDDP_E_ARG, "matmul: %s%s × %s%s does not give %s", describe(a, text[0], 96),

@@ -12,11 +12,9 @@
 cddp_status cd_view_check(const cddp_tensor *t, const char *operation, const char *operand, cddp_error *err);
 /* Both checked, on the same kind of device, and with the same sizes; or as many elements where one of the two
 ** is one-dimensional (a flat bucket slice). */
-cddp_status cd_view_check_pair(const cddp_tensor *dst, const cddp_tensor *src, const char *operation,
-                               cddp_error *err);
+cddp_status cd_view_check_pair(const cddp_tensor *dst, const cddp_tensor *src, const char *operation, cddp_error *err);
 /* The pair above, and equal dtypes. */
-cddp_status cd_view_check_same(const cddp_tensor *dst, const cddp_tensor *src, const char *operation,
-                               cddp_error *err);
+cddp_status cd_view_check_same(const cddp_tensor *dst, const cddp_tensor *src, const char *operation, cddp_error *err);
 /* Operands of a product agree: (m, k) × (k, n) = (m, n), one floating dtype. */
 typedef struct cd_matmul_shape {
     int64_t m, n, k;

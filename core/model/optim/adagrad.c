@@ -75,15 +75,15 @@ static cddp_tensor row_of(const cddp_tensor *t, int64_t index)
 }
 
 /* Strictly increasing and in range: each row once. */
-static cddp_status read_row(const cd_optimizer_entry *entry, int64_t i, int64_t before, int64_t *index,
-                            cddp_error *err)
+static cddp_status read_row(const cd_optimizer_entry *entry, int64_t i, int64_t before, int64_t *index, cddp_error *err)
 {
     cddp_tensor one = cddp_tensor_slice(&entry->parameter.grad->rows, i, 1);
     CD_TRY(one.device->read(&one, index, sizeof *index, err));
     if (*index > before && *index < entry->parameter.tensor.sizes[0]) return CDDP_OK;
-    return cd_fail(err, CDDP_E_ARG, "adagrad: parameter %s: sparse row %" PRId64 " after row %" PRId64
-                   " of %" PRId64 "; coalesce the gradient first", entry->parameter.name, *index, before,
-                   entry->parameter.tensor.sizes[0]);
+    return cd_fail(err, CDDP_E_ARG,
+                   "adagrad: parameter %s: sparse row %" PRId64 " after row %" PRId64 " of %" PRId64
+                   "; coalesce the gradient first",
+                   entry->parameter.name, *index, before, entry->parameter.tensor.sizes[0]);
 }
 
 static cddp_status step_sparse(cd_optimizer *o, cd_optimizer_entry *entry, const adagrad_scalars *scalars,
@@ -97,11 +97,12 @@ static cddp_status step_sparse(cd_optimizer *o, cd_optimizer_entry *entry, const
     for (int64_t i = 0, last = -1; i < row_count; i++, last = index) {
         CD_TRY(read_row(entry, i, last, &index, err));
         cddp_tensor to = row_of(p, index), from = row_of(value, i), sum = row_of(&entry->slots[0], index);
-        cd_update update = {.tensors = {&to, &from, &sum},
-                            .written = 1u << 0 | 1u << 2,
-                            .functions = {[CDDP_F64] = sparse_f64, [CDDP_F32] = sparse_f32, [CDDP_F16] = sparse_f16,
-                                          [CDDP_BF16] = sparse_bf16},
-                            .context = scalars};
+        cd_update update = {
+            .tensors = {&to, &from, &sum},
+            .written = 1u << 0 | 1u << 2,
+            .functions =
+                {[CDDP_F64] = sparse_f64, [CDDP_F32] = sparse_f32, [CDDP_F16] = sparse_f16, [CDDP_BF16] = sparse_bf16},
+            .context = scalars};
         CD_TRY(cd_update_run(&update, err));
     }
     return CDDP_OK;
@@ -112,16 +113,20 @@ static cddp_status step(cd_optimizer *o, cd_optimizer_entry *entry, cddp_error *
     const cddp_tensor *p = &entry->parameter.tensor;
     CD_TRY(cd_optimizer_make_slots(o, entry, err));
     double rate = o->options.lr / (1 + (double)entry->step * o->options.lr_decay);
-    adagrad_scalars scalars = {.decay = o->options.weight_decay, .eps = o->options.eps, .rate_negative = -rate,
+    adagrad_scalars scalars = {.decay = o->options.weight_decay,
+                               .eps = o->options.eps,
+                               .rate_negative = -rate,
                                .sign = o->options.maximize ? -1 : 1};
     bool has_values = (p->device->flags & CDDP_DEVICE_VALUES) != 0;
-    if (has_values && entry->parameter.grad->kind == CDDP_GRAD_SPARSE) CD_TRY(step_sparse(o, entry, &scalars, err));
+    if (has_values && entry->parameter.grad->kind == CDDP_GRAD_SPARSE)
+        CD_TRY(step_sparse(o, entry, &scalars, err));
     else if (has_values) {
-        cd_update update = {.tensors = {p, &entry->parameter.grad->value, &entry->slots[0]},
-                            .written = 1u << 0 | 1u << 2,
-                            .functions = {[CDDP_F64] = dense_f64, [CDDP_F32] = dense_f32, [CDDP_F16] = dense_f16,
-                                          [CDDP_BF16] = dense_bf16},
-                            .context = &scalars};
+        cd_update update = {
+            .tensors = {p, &entry->parameter.grad->value, &entry->slots[0]},
+            .written = 1u << 0 | 1u << 2,
+            .functions =
+                {[CDDP_F64] = dense_f64, [CDDP_F32] = dense_f32, [CDDP_F16] = dense_f16, [CDDP_BF16] = dense_bf16},
+            .context = &scalars};
         CD_TRY(cd_update_run(&update, err));
     }
     entry->step++;

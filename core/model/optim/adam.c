@@ -18,8 +18,8 @@
 
 /* Scalars of one step. */
 typedef struct adam_scalars {
-    double decay;    /* Adam: added to the gradient; 0: none */
-    double shrink;   /* AdamW: factor on the parameter; 1: none */
+    double decay;  /* Adam: added to the gradient; 0: none */
+    double shrink; /* AdamW: factor on the parameter; 1: none */
     double beta1, beta1_rest, beta2, beta2_rest, correction2_root, eps, step_size_negative, sign;
     bool is_decoupled, has_maximum;
 } adam_scalars;
@@ -85,23 +85,23 @@ static cddp_status step(cd_optimizer *o, cd_optimizer_entry *entry, cddp_error *
         return cd_optimizer_refuse(o, entry, "Adam does not support sparse gradients", err);
     CD_TRY(cd_optimizer_make_slots(o, entry, err));
     adam_scalars scalars = scalars_of(&o->options, entry->step + 1);
-    cd_update update = {.tensors = {p, &entry->parameter.grad->value, &entry->slots[0], &entry->slots[1],
-                                    o->options.amsgrad ? &entry->slots[2] : NULL},
-                        .written = 1u << 0 | 1u << 2 | 1u << 3 | (o->options.amsgrad ? 1u << 4 : 0),
-                        .functions = {[CDDP_F64] = update_f64, [CDDP_F32] = update_f32, [CDDP_F16] = update_f16,
-                                      [CDDP_BF16] = update_bf16},
-                        .context = &scalars};
+    cd_update update = {
+        .tensors = {p, &entry->parameter.grad->value, &entry->slots[0], &entry->slots[1],
+                    o->options.amsgrad ? &entry->slots[2] : NULL},
+        .written = 1u << 0 | 1u << 2 | 1u << 3 | (o->options.amsgrad ? 1u << 4 : 0),
+        .functions =
+            {[CDDP_F64] = update_f64, [CDDP_F32] = update_f32, [CDDP_F16] = update_f16, [CDDP_BF16] = update_bf16},
+        .context = &scalars};
     if ((p->device->flags & CDDP_DEVICE_VALUES) != 0) CD_TRY(cd_update_run(&update, err));
     entry->step++;
     return CDDP_OK;
 }
 
 #define ADAM_RULE(decay_by_default)                                                                                    \
-    {.slot_names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},                                                        \
-     .defaults = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = (decay_by_default)},          \
-     .needs_host = true,                                                                                               \
-     .slot_count = slot_count,                                                                                         \
-     .check = check,                                                                                                   \
-     .step = step}
+    {                                                                                                                  \
+        .slot_names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},                                                     \
+        .defaults = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = (decay_by_default)},       \
+        .needs_host = true, .slot_count = slot_count, .check = check, .step = step                                     \
+    }
 const cd_optimizer_rule cd_rule_adam = ADAM_RULE(0);
 const cd_optimizer_rule cd_rule_adamw = ADAM_RULE(1e-2);

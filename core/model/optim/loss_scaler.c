@@ -10,9 +10,9 @@ cddp_status cd_loss_scaler_init(cd_loss_scaler *scaler, const cd_loss_scaler_opt
 {
     if (!(options->init_scale > 0) || !(options->growth_factor > 1) || !(options->backoff_factor > 0) ||
         !(options->backoff_factor < 1) || options->growth_interval == 0)
-        return cd_fail(err, CDDP_E_CONFIG, "loss scaler: scale %g (> 0), growth %g (> 1) every %" PRIu64
-                       " (> 0) updates, backoff %g (0…1)", options->init_scale, options->growth_factor,
-                       options->growth_interval, options->backoff_factor);
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "loss scaler: scale %g (> 0), growth %g (> 1) every %" PRIu64 " (> 0) updates, backoff %g (0…1)",
+                       options->init_scale, options->growth_factor, options->growth_interval, options->backoff_factor);
     *scaler = (cd_loss_scaler){.options = *options, .scale = (float)options->init_scale};
     return CDDP_OK;
 }
@@ -76,7 +76,8 @@ cddp_status cd_loss_scaler_load(cd_loss_scaler *scaler, const cddp_state_reader 
 {
     double scale;
     uint64_t tracker;
-    if (!reader->read(reader->context, &scale, sizeof scale) || !reader->read(reader->context, &tracker, sizeof tracker))
+    if (!reader->read(reader->context, &scale, sizeof scale) ||
+        !reader->read(reader->context, &tracker, sizeof tracker))
         return cd_fail(err, CDDP_E_IO, "loss scaler: reading its state failed");
     if (!(scale > 0) || scale - scale != 0)
         return cd_fail(err, CDDP_E_CORRUPT, "loss scaler: the saved scale is %g", scale);

@@ -18,7 +18,10 @@ typedef struct cd_loss_scaler_options {
     uint64_t growth_interval; /* 2000 */
 } cd_loss_scaler_options;
 
-#define CD_LOSS_SCALER_OPTIONS_INIT {65536.0, 2.0, 0.5, 2000}
+#define CD_LOSS_SCALER_OPTIONS_INIT                                                                                    \
+    {                                                                                                                  \
+        65536.0, 2.0, 0.5, 2000                                                                                        \
+    }
 #define CD_LOSS_SCALER_OPTIMIZERS_MAX 32
 
 typedef struct cd_loss_scaler {
@@ -29,8 +32,8 @@ typedef struct cd_loss_scaler {
     bool found_inf;          /* by any of them */
 } cd_loss_scaler;
 
-cddp_status cd_loss_scaler_init(cd_loss_scaler *scaler, const cd_loss_scaler_options *options, cddp_error *err)
-    CDDP_MUST_CHECK;
+cddp_status cd_loss_scaler_init(cd_loss_scaler *scaler, const cd_loss_scaler_options *options,
+                                cddp_error *err) CDDP_MUST_CHECK;
 double cd_loss_scaler_get_scale(const cd_loss_scaler *scaler);
 /* Multiplies every defined gradient by fl32(1/scale). `optimizer` (its number) may be unscaled once per
 ** update. *found_inf: a gradient held an infinity or NaN before. */
@@ -38,7 +41,7 @@ cddp_status cd_loss_scaler_unscale(cd_loss_scaler *scaler, uint32_t optimizer, c
                                    bool *found_inf, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_loss_scaler_update(cd_loss_scaler *scaler, cddp_error *err) CDDP_MUST_CHECK;
 
-cddp_status cd_loss_scaler_save(const cd_loss_scaler *scaler, const cddp_state_writer *writer, cddp_error *err)
-    CDDP_MUST_CHECK;
-cddp_status cd_loss_scaler_load(cd_loss_scaler *scaler, const cddp_state_reader *reader, cddp_error *err)
-    CDDP_MUST_CHECK;
+cddp_status cd_loss_scaler_save(const cd_loss_scaler *scaler, const cddp_state_writer *writer,
+                                cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_loss_scaler_load(cd_loss_scaler *scaler, const cddp_state_reader *reader,
+                                cddp_error *err) CDDP_MUST_CHECK;

@@ -29,11 +29,13 @@ double cd_lr_at(const cd_lr_schedule *schedule, uint64_t t)
     const double period = (double)schedule->period, base = schedule->base;
     const uint64_t clamped = t < schedule->period ? t : schedule->period;
     switch (schedule->kind) {
-    case CD_LR_STEP: return base * cd_powi(schedule->gamma, t / schedule->period);
+    case CD_LR_STEP:
+        return base * cd_powi(schedule->gamma, t / schedule->period);
     case CD_LR_COSINE: /* periodic: up again after the floor, as PyTorch's */
         return schedule->floor + (base - schedule->floor) * (1 + cd_cospi((double)t / period)) / 2;
     case CD_LR_LINEAR:
         return base * (schedule->start + (1 - schedule->start) * (double)clamped / period);
-    default: return base;
+    default:
+        return base;
     }
 }

@@ -73,8 +73,10 @@ static cddp_status make_like(const cddp_tensor *like, double value, cddp_tensor 
     cddp_tensor t = cddp_tensor_of(like->device, storage, 0, like->dtype, like->sizes, like->dim_count);
     if (cddp_tensor_is_dense(like)) memcpy(t.strides, like->strides, sizeof t.strides);
     cddp_status status = like->device->fill(&t, value, NULL, err);
-    if (status != CDDP_OK) like->device->release(like->device, like->dtype, storage_numel(like), storage);
-    else *made = t;
+    if (status != CDDP_OK)
+        like->device->release(like->device, like->dtype, storage_numel(like), storage);
+    else
+        *made = t;
     return status;
 }
 
@@ -127,8 +129,10 @@ static cddp_status check_entry(const cd_optimizer *optimizer, const cd_optimizer
         return cd_optimizer_refuse(optimizer, entry, "only floating and complex parameters can be optimized", err);
     if (!optimizer->rule->needs_host) return CDDP_OK;
     if ((t->device->flags & CDDP_DEVICE_EXACT) != 0)
-        return cd_optimizer_refuse(optimizer, entry, "the update is not linear, so an exact device cannot hold it; "
-                                   "use sgd or device cpu", err);
+        return cd_optimizer_refuse(optimizer, entry,
+                                   "the update is not linear, so an exact device cannot hold it; "
+                                   "use sgd or device cpu",
+                                   err);
     if ((t->device->flags & CDDP_DEVICE_VALUES) != 0 && (t->device->flags & CDDP_DEVICE_HOST) == 0)
         return cd_optimizer_refuse(optimizer, entry, "this optimizer computes on host storage only", err);
     if (t->dtype == CDDP_C64 && t->dim_count == CDDP_DIMS_MAX)

@@ -24,7 +24,7 @@ typedef enum cd_optimizer_kind {
     CD_OPTIMIZER_KIND_COUNT
 } cd_optimizer_kind;
 
-const char *cd_optimizer_name(cd_optimizer_kind kind);    /* "sgd" */
+const char *cd_optimizer_name(cd_optimizer_kind kind); /* "sgd" */
 const char *cd_optimizer_summary(cd_optimizer_kind kind);
 int cd_optimizer_find(const char *name); /* the kind, or -1 */
 
@@ -39,11 +39,11 @@ typedef struct cd_optimizer_options {
     double lr;
     double weight_decay;
     bool maximize;
-    double momentum, dampening; /* sgd */
-    bool nesterov;              /* sgd */
-    double beta1, beta2;        /* adam, adamw */
-    bool amsgrad;               /* adam, adamw */
-    double eps;                 /* adam, adamw, adagrad */
+    double momentum, dampening;                 /* sgd */
+    bool nesterov;                              /* sgd */
+    double beta1, beta2;                        /* adam, adamw */
+    bool amsgrad;                               /* adam, adamw */
+    double eps;                                 /* adam, adamw, adagrad */
     double lr_decay, initial_accumulator_value; /* adagrad */
 } cd_optimizer_options;
 
@@ -70,8 +70,8 @@ size_t cd_optimizer_parameter_count(const cd_optimizer *optimizer);
 #define CD_OPTIMIZER_SLOTS_MAX 3
 
 typedef struct cd_optimizer_state {
-    bool is_present;    /* the parameter has had a gradient */
-    uint64_t step;      /* of this parameter; sgd counts none */
+    bool is_present; /* the parameter has had a gradient */
+    uint64_t step;   /* of this parameter; sgd counts none */
     uint32_t slot_count;
     const char *slot_names[CD_OPTIMIZER_SLOTS_MAX]; /* "exp_avg" */
     cddp_tensor slots[CD_OPTIMIZER_SLOTS_MAX];      /* with the parameter's sizes; undefined where absent */
@@ -84,9 +84,9 @@ cddp_status cd_optimizer_state_digest(const cd_optimizer *optimizer, size_t para
                                       cddp_error *err) CDDP_MUST_CHECK;
 /* Makes the state that a first step would make, so that a broadcast can fill it. */
 cddp_status cd_optimizer_state_define(cd_optimizer *optimizer, size_t parameter, cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_optimizer_save(const cd_optimizer *optimizer, const cddp_state_writer *writer, cddp_error *err)
-    CDDP_MUST_CHECK;
+cddp_status cd_optimizer_save(const cd_optimizer *optimizer, const cddp_state_writer *writer,
+                              cddp_error *err) CDDP_MUST_CHECK;
 /* Into an optimizer of the same kind over parameters of the same sizes; refuses others, naming what differs. After
 ** a failure part of the state may be the loaded one. */
-cddp_status cd_optimizer_load(cd_optimizer *optimizer, const cddp_state_reader *reader, cddp_error *err)
-    CDDP_MUST_CHECK;
+cddp_status cd_optimizer_load(cd_optimizer *optimizer, const cddp_state_reader *reader,
+                              cddp_error *err) CDDP_MUST_CHECK;

@@ -16,8 +16,8 @@ typedef struct cd_optimizer_entry {
 typedef struct cd_optimizer_rule {
     const char *slot_names[CD_OPTIMIZER_SLOTS_MAX];
     cd_optimizer_options defaults;
-    bool has_state_from_start;          /* Adagrad: before any gradient */
-    bool needs_host;                    /* computes on host storage, not through the device table */
+    bool has_state_from_start; /* Adagrad: before any gradient */
+    bool needs_host;           /* computes on host storage, not through the device table */
     uint32_t (*slot_count)(const cd_optimizer_options *options);
     cddp_status (*check)(const cd_optimizer_options *options, cddp_error *err);
     /* does: one update. The gradient is defined; state is not made yet at the first one. */

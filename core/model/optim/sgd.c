@@ -34,8 +34,10 @@ static cddp_status decayed_gradient(cd_optimizer *o, cd_optimizer_entry *entry, 
     *direction = *gradient;
     if (!o->options.maximize && o->options.weight_decay == 0 && !o->options.nesterov) return CDDP_OK;
     CD_TRY(cd_optimizer_take_scratch(o, p, direction, err));
-    if (o->options.maximize) CD_TRY(device->scale(direction, gradient, -1, NULL, err));
-    else CD_TRY(device->copy(direction, gradient, NULL, err));
+    if (o->options.maximize)
+        CD_TRY(device->scale(direction, gradient, -1, NULL, err));
+    else
+        CD_TRY(device->copy(direction, gradient, NULL, err));
     if (o->options.weight_decay != 0) CD_TRY(device->axpy(direction, o->options.weight_decay, p, NULL, err));
     return CDDP_OK;
 }

@@ -93,9 +93,10 @@ static cddp_status check_head(const cd_optimizer *o, const file_head *head, cddp
         return cd_fail(err, CDDP_E_MISMATCH, "optimizer state: saved by %s, loaded into %s",
                        cd_optimizer_name((cd_optimizer_kind)head->kind), cd_optimizer_name(o->options.kind));
     if (head->slot_count != o->rule->slot_count(&o->options) || head->parameter_count != o->entry_count)
-        return cd_fail(err, CDDP_E_MISMATCH, "optimizer state: %" PRIu64 " parameters with %" PRIu64
-                       " tensors each were saved, %zu with %u are here", head->parameter_count, head->slot_count,
-                       o->entry_count, o->rule->slot_count(&o->options));
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "optimizer state: %" PRIu64 " parameters with %" PRIu64
+                       " tensors each were saved, %zu with %u are here",
+                       head->parameter_count, head->slot_count, o->entry_count, o->rule->slot_count(&o->options));
     return CDDP_OK;
 }
 
@@ -121,10 +122,12 @@ static cddp_status load_entry(cd_optimizer *o, cd_optimizer_entry *entry, const 
     size_t bytes = 0;
     CD_TRY(take(reader, &head, sizeof head, err));
     if (head.dtype != own.dtype || head.numel != own.numel)
-        return cd_fail(err, CDDP_E_MISMATCH, "optimizer state: parameter %s has %" PRIu64 " elements of %s, saved were %"
-                       PRIu64 " of %s", entry->parameter.name, own.numel, cddp_dtype_name((cddp_dtype)own.dtype),
-                       head.numel, cddp_dtype_name((cddp_dtype)head.dtype));
-    if (head.is_present > 1) return cd_fail(err, CDDP_E_CORRUPT, "optimizer state: presence is %" PRIu64, head.is_present);
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "optimizer state: parameter %s has %" PRIu64 " elements of %s, saved were %" PRIu64 " of %s",
+                       entry->parameter.name, own.numel, cddp_dtype_name((cddp_dtype)own.dtype), head.numel,
+                       cddp_dtype_name((cddp_dtype)head.dtype));
+    if (head.is_present > 1)
+        return cd_fail(err, CDDP_E_CORRUPT, "optimizer state: presence is %" PRIu64, head.is_present);
     entry->step = head.step;
     if (head.is_present == 0) {
         forget(entry);

@@ -44,8 +44,10 @@ static void move(stream *s, cd_walk *walk, size_t n, bool store)
         size_t count = (size_t)(part.length / pieces);
         for (int64_t i = 0; i < pieces; i++, chunk += count * wide_bytes) {
             unsigned char *at = (unsigned char *)s->view.storage + (part.position + i * part.stride) * (int64_t)bytes;
-            if (store) cd_convert(dtype, at, wide, chunk, count);
-            else cd_convert(wide, chunk, dtype, at, count);
+            if (store)
+                cd_convert(dtype, at, wide, chunk, count);
+            else
+                cd_convert(wide, chunk, dtype, at, count);
         }
         n -= (size_t)part.length;
     }

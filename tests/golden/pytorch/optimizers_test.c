@@ -61,7 +61,8 @@ static const setting settings[] = {
     {"sgd_dampening", CD_OPTIMIZER_sgd, .lr = 0.1, .momentum = 0.9, .dampening = 0.3},
     {"sgd_nesterov", CD_OPTIMIZER_sgd, .lr = 0.1, .momentum = 0.9, .nesterov = true},
     {"sgd_decay", CD_OPTIMIZER_sgd, .lr = 0.1, .weight_decay = 0.05},
-    {"sgd_everything", CD_OPTIMIZER_sgd, .lr = 0.1, .momentum = 0.7, .nesterov = true, .weight_decay = 0.05, .maximize = true},
+    {"sgd_everything", CD_OPTIMIZER_sgd, .lr = 0.1, .momentum = 0.7, .nesterov = true, .weight_decay = 0.05,
+     .maximize = true},
     {"adam", CD_OPTIMIZER_adam, .lr = 0.01},
     {"adam_decay", CD_OPTIMIZER_adam, .lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1},
     {"adam_amsgrad", CD_OPTIMIZER_adam, .lr = 0.01, .amsgrad = true, .maximize = true},
@@ -169,8 +170,10 @@ static void compare_with_golden(const bench *b, const cd_optimizer *optimizer, c
         for (uint32_t s = 0; s < CD_OPTIMIZER_SLOTS_MAX; s++) {
             if (now.slot_names[s] == NULL) continue;
             snprintf(key, sizeof key, "slot %s %s %d %s", name, dtype, i, now.slot_names[s]);
-            if (now.slots[s].device != NULL) assert_as_golden(key, &now.slots[s]);
-            else assert_int_equal(golden(key, none, 1), 0); /* absent there too */
+            if (now.slots[s].device != NULL)
+                assert_as_golden(key, &now.slots[s]);
+            else
+                assert_int_equal(golden(key, none, 1), 0); /* absent there too */
         }
     }
 }
@@ -254,13 +257,15 @@ TEST(optimizers, clipping_gives_pytorchs_norm_and_gradients)
             bench b;
             bench_init(&b, dtypes[d]);
             for (int i = 0; i < PARAMETERS; i++) set_gradient(&b, i, 30 + i, true);
-            assert_ok(cd_clip_grad_norm((cddp_grad *[]){&b.grads[0], &b.grads[1]}, 2, cases[c].max_norm, &total, &err), &err);
+            assert_ok(cd_clip_grad_norm((cddp_grad *[]){&b.grads[0], &b.grads[1]}, 2, cases[c].max_norm, &total, &err),
+                      &err);
             snprintf(key, sizeof key, "clip %s %s", cddp_dtype_name(dtypes[d]), cases[c].text);
             cd_test_row("%s", key);
             assert_int_equal(golden(key, wanted, NUMEL_MAX + 1), NUMEL_MAX + 1);
             assert_true(fabs(total - wanted[0]) <= 2 * ulp * wanted[0]);
             read_numbers(&b.grads[0].value, got);
-            for (int i = 0; i < NUMEL_MAX; i++) assert_true(fabs(got[i] - wanted[i + 1]) <= 4 * ulp * fabs(wanted[i + 1]));
+            for (int i = 0; i < NUMEL_MAX; i++)
+                assert_true(fabs(got[i] - wanted[i + 1]) <= 4 * ulp * fabs(wanted[i + 1]));
             bench_fini(&b);
         }
 }

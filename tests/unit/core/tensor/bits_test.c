@@ -89,7 +89,8 @@ static void result(const char *name, uint64_t got)
 
 /* ---- what runs ---- */
 
-static void run_elementwise(const char *operation, cddp_dtype dtype, cd_kernel_fn kernel, const cd_kernel_scalar *scalar)
+static void run_elementwise(const char *operation, cddp_dtype dtype, cd_kernel_fn kernel,
+                            const cd_kernel_scalar *scalar)
 {
     char name[64];
     if (kernel == NULL) return;
@@ -112,7 +113,8 @@ static void run_kernels(void)
         run_elementwise("divide", dtype, cd_kernel_divide(dtype), &scalar);
         run_elementwise("divide by many", dtype, cd_kernel_divide(dtype), &large);
         for (int op = 0; op < CDDP_RED_COUNT; op++)
-            run_elementwise(cddp_red_op_name((cddp_red_op)op), dtype, cd_kernel_reduce((cddp_red_op)op, dtype), &scalar);
+            run_elementwise(cddp_red_op_name((cddp_red_op)op), dtype, cd_kernel_reduce((cddp_red_op)op, dtype),
+                            &scalar);
     }
 }
 
@@ -124,7 +126,8 @@ static void run_conversions(void)
             block src = inputs((cddp_dtype)from, "cast", false), dst;
             memset(&dst, 0, sizeof dst);
             cd_convert((cddp_dtype)to, dst.bytes, (cddp_dtype)from, src.bytes, COUNT);
-            snprintf(name, sizeof name, "cast %s to %s", cddp_dtype_name((cddp_dtype)from), cddp_dtype_name((cddp_dtype)to));
+            snprintf(name, sizeof name, "cast %s to %s", cddp_dtype_name((cddp_dtype)from),
+                     cddp_dtype_name((cddp_dtype)to));
             result(name, digest((cddp_dtype)to, &dst));
         }
 }
@@ -149,10 +152,22 @@ static void run_matmul(void)
     for (int d = CDDP_F64; d <= CDDP_BF16; d++)
         for (int isa = CD_ISA_PORTABLE; isa < (printing ? 1 : CD_ISA_COUNT); isa++) {
             if (!cd_isa_is_available((cd_isa)isa)) continue;
-            block a = inputs((cddp_dtype)d, "a", true), b = inputs((cddp_dtype)d, "b", true), dst = inputs((cddp_dtype)d, "c", true);
-            cd_matmul_args args = {.dtype = (cddp_dtype)d, .dst = dst.bytes, .a = a.bytes, .b = b.bytes, .accumulate = true,
-                                   .shape = {.m = 23, .n = 37, .k = 27, .a_row = 27, .a_k = 1, .b_k = 37, .b_col = 1,
-                                             .dst_row = 43, .dst_col = 1}};
+            block a = inputs((cddp_dtype)d, "a", true), b = inputs((cddp_dtype)d, "b", true),
+                  dst = inputs((cddp_dtype)d, "c", true);
+            cd_matmul_args args = {.dtype = (cddp_dtype)d,
+                                   .dst = dst.bytes,
+                                   .a = a.bytes,
+                                   .b = b.bytes,
+                                   .accumulate = true,
+                                   .shape = {.m = 23,
+                                             .n = 37,
+                                             .k = 27,
+                                             .a_row = 27,
+                                             .a_k = 1,
+                                             .b_k = 37,
+                                             .b_col = 1,
+                                             .dst_row = 43,
+                                             .dst_col = 1}};
             assert_int_equal(cd_matmul(&args, (cd_isa)isa, NULL, NULL), CDDP_OK);
             snprintf(name, sizeof name, "matmul %s", cddp_dtype_name((cddp_dtype)d));
             result(name, digest((cddp_dtype)d, &dst));
@@ -175,15 +190,15 @@ static void run_functions(void)
         const char *name;
         double (*f64)(double);
         float (*f32)(float);
-    } functions[] = {{"exp", cd_exp, cd_exp_f32},       {"expm1", cd_expm1, cd_expm1_f32},
-                     {"log", cd_log, cd_log_f32},       {"log1p", cd_log1p, cd_log1p_f32},
-                     {"tanh", cd_tanh, cd_tanh_f32},    {"sigmoid", cd_sigmoid, cd_sigmoid_f32},
-                     {"erf", cd_erf, cd_erf_f32},       {"sinpi", cd_sinpi, cd_sinpi_f32},
-                     {"cospi", cd_cospi, cd_cospi_f32}};
+    } functions[] = {
+        {"exp", cd_exp, cd_exp_f32},       {"expm1", cd_expm1, cd_expm1_f32}, {"log", cd_log, cd_log_f32},
+        {"log1p", cd_log1p, cd_log1p_f32}, {"tanh", cd_tanh, cd_tanh_f32},    {"sigmoid", cd_sigmoid, cd_sigmoid_f32},
+        {"erf", cd_erf, cd_erf_f32},       {"sinpi", cd_sinpi, cd_sinpi_f32}, {"cospi", cd_cospi, cd_cospi_f32}};
     char name[64];
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++)
         for (int moderate = 0; moderate < 2; moderate++) {
-            block wide = inputs(CDDP_F64, functions[i].name, moderate != 0), narrow = inputs(CDDP_F32, functions[i].name, moderate != 0);
+            block wide = inputs(CDDP_F64, functions[i].name, moderate != 0),
+                  narrow = inputs(CDDP_F32, functions[i].name, moderate != 0);
             double *x = (double *)(void *)wide.bytes;
             float *y = (float *)(void *)narrow.bytes;
             for (int n = 0; n < COUNT; n++) {
@@ -227,7 +242,8 @@ int main(int argc, char **argv)
 #endif
     if (argc == 2 && strcmp(argv[1], "--print") == 0) {
         printf("/* SPDX-License-Identifier: Apache-2.0 */\n"
-               "/* Digests of what every kernel gives on the inputs of bits_test.c, written by tensor_bits_test --print. */\n");
+               "/* Digests of what every kernel gives on the inputs of bits_test.c, written by tensor_bits_test "
+               "--print. */\n");
         printing = true;
         run_all();
         return 0;

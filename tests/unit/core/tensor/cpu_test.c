@@ -31,9 +31,9 @@ TEST(cpu, division_has_the_golden_bits_of_both_paths)
         float x;
         int64_t n;
         uint32_t multiplied, divided;
-    } cases[] = {{"5/3", 5, 3, 0x3fd55556, 0x3fd55555}, {"7/3", 7, 3, 0x40155556, 0x40155555},
-                 {"1/3", 1, 3, 0x3eaaaaab, 0x3eaaaaab}, {"1/5", 1, 5, 0x3e4ccccd, 0x3e4ccccd},
-                 {"1/6", 1, 6, 0x3e2aaaab, 0x3e2aaaab}, {"1/7", 1, 7, 0x3e124925, 0x3e124925},
+    } cases[] = {{"5/3", 5, 3, 0x3fd55556, 0x3fd55555},  {"7/3", 7, 3, 0x40155556, 0x40155555},
+                 {"1/3", 1, 3, 0x3eaaaaab, 0x3eaaaaab},  {"1/5", 1, 5, 0x3e4ccccd, 0x3e4ccccd},
+                 {"1/6", 1, 6, 0x3e2aaaab, 0x3e2aaaab},  {"1/7", 1, 7, 0x3e124925, 0x3e124925},
                  {"1/10", 1, 10, 0x3dcccccd, 0x3dcccccd}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_test_row("%s", cases[i].name);
@@ -125,20 +125,40 @@ TEST(cpu, division_is_correctly_rounded_in_every_float_dtype)
 
 /* ---- every operation, dtype and layout ---- */
 
-typedef enum unary_op { OP_DIVIDE, OP_RECIPROCAL, OP_SCALE, OP_AXPY, OP_SUM, OP_MIN, OP_MAX, OP_PRODUCT, OP_COPY, OP_COUNT } unary_op;
+typedef enum unary_op {
+    OP_DIVIDE,
+    OP_RECIPROCAL,
+    OP_SCALE,
+    OP_AXPY,
+    OP_SUM,
+    OP_MIN,
+    OP_MAX,
+    OP_PRODUCT,
+    OP_COPY,
+    OP_COUNT
+} unary_op;
 
 static cddp_status perform(unary_op op, const cddp_tensor *dst, const cddp_tensor *src, cddp_error *err)
 {
     switch (op) {
-    case OP_DIVIDE: return cpu()->divide(dst, src, 3, NULL, err);
-    case OP_RECIPROCAL: return cpu()->multiply_reciprocal(dst, src, 3, NULL, err);
-    case OP_SCALE: return cpu()->scale(dst, src, 3, NULL, err);
-    case OP_AXPY: return cpu()->axpy(dst, 2, src, NULL, err);
-    case OP_SUM: return cpu()->reduce(CDDP_RED_SUM, dst, src, NULL, err);
-    case OP_MIN: return cpu()->reduce(CDDP_RED_MIN, dst, src, NULL, err);
-    case OP_MAX: return cpu()->reduce(CDDP_RED_MAX, dst, src, NULL, err);
-    case OP_PRODUCT: return cpu()->reduce(CDDP_RED_PRODUCT, dst, src, NULL, err);
-    default: return cpu()->copy(dst, src, NULL, err);
+    case OP_DIVIDE:
+        return cpu()->divide(dst, src, 3, NULL, err);
+    case OP_RECIPROCAL:
+        return cpu()->multiply_reciprocal(dst, src, 3, NULL, err);
+    case OP_SCALE:
+        return cpu()->scale(dst, src, 3, NULL, err);
+    case OP_AXPY:
+        return cpu()->axpy(dst, 2, src, NULL, err);
+    case OP_SUM:
+        return cpu()->reduce(CDDP_RED_SUM, dst, src, NULL, err);
+    case OP_MIN:
+        return cpu()->reduce(CDDP_RED_MIN, dst, src, NULL, err);
+    case OP_MAX:
+        return cpu()->reduce(CDDP_RED_MAX, dst, src, NULL, err);
+    case OP_PRODUCT:
+        return cpu()->reduce(CDDP_RED_PRODUCT, dst, src, NULL, err);
+    default:
+        return cpu()->copy(dst, src, NULL, err);
     }
 }
 
@@ -148,18 +168,26 @@ static double model_op(unary_op op, cddp_dtype dtype, double d, double s)
     double third;
     bool whole = dtype == CDDP_I64 || dtype == CDDP_I32 || dtype == CDDP_U8;
     switch (op) {
-    case OP_DIVIDE: return whole ? (double)((int64_t)s / 3) : s / 3;
+    case OP_DIVIDE:
+        return whole ? (double)((int64_t)s / 3) : s / 3;
     case OP_RECIPROCAL:
         cd_element_set(dtype, bytes, 1.0 / 3.0);
         third = cd_element_get(dtype, bytes);
         return s * third;
-    case OP_SCALE: return s * 3;
-    case OP_AXPY: return d + 2 * s;
-    case OP_SUM: return d + s;
-    case OP_MIN: return d < s ? d : s;
-    case OP_MAX: return d > s ? d : s;
-    case OP_PRODUCT: return d * s;
-    default: return s;
+    case OP_SCALE:
+        return s * 3;
+    case OP_AXPY:
+        return d + 2 * s;
+    case OP_SUM:
+        return d + s;
+    case OP_MIN:
+        return d < s ? d : s;
+    case OP_MAX:
+        return d > s ? d : s;
+    case OP_PRODUCT:
+        return d * s;
+    default:
+        return s;
     }
 }
 
@@ -209,7 +237,8 @@ TEST(cpu, every_operation_is_right_in_every_dtype_and_layout)
 TEST(cpu, operations_leave_what_is_around_a_view_alone)
 {
     fixture f = FIXTURE_INIT;
-    cddp_tensor whole = fixture_make(&f, cpu(), CDDP_F32, SIZES(1000)), src = fixture_make(&f, cpu(), CDDP_F32, SIZES(611));
+    cddp_tensor whole = fixture_make(&f, cpu(), CDDP_F32, SIZES(1000)),
+                src = fixture_make(&f, cpu(), CDDP_F32, SIZES(611));
     float values[1000];
     assert_ok(cpu()->fill(&whole, 1, NULL, &f.err), &f.err);
     assert_ok(cpu()->fill(&src, 3, NULL, &f.err), &f.err);
@@ -253,7 +282,8 @@ TEST(cpu, nan_is_never_lost)
         for (int op = 0; op < OP_COUNT; op++)
             for (int where = 0; where < 2; where++) {
                 fixture f = FIXTURE_INIT;
-                cddp_tensor dst = fixture_make(&f, cpu(), dtypes[d], SIZES(3)), src = fixture_make(&f, cpu(), dtypes[d], SIZES(3));
+                cddp_tensor dst = fixture_make(&f, cpu(), dtypes[d], SIZES(3)),
+                            src = fixture_make(&f, cpu(), dtypes[d], SIZES(3));
                 assert_ok(cpu()->fill(&dst, where == 0 ? NAN : 1, NULL, &f.err), &f.err);
                 assert_ok(cpu()->fill(&src, where == 1 ? NAN : 1, NULL, &f.err), &f.err);
                 bool reads_dst = op == OP_AXPY || op == OP_SUM || op == OP_MIN || op == OP_MAX || op == OP_PRODUCT;
@@ -273,8 +303,8 @@ TEST(cpu, integers_wrap_and_know_bits)
     static const struct {
         cddp_red_op op;
         int32_t wanted[2];
-    } cases[] = {{CDDP_RED_SUM, {INT32_MIN, 1}},   {CDDP_RED_PRODUCT, {INT32_MAX, -12}}, {CDDP_RED_BAND, {1, 4}},
-                 {CDDP_RED_BOR, {INT32_MAX, -3}}, {CDDP_RED_BXOR, {INT32_MAX - 1, -7}},  {CDDP_RED_MIN, {1, -3}},
+    } cases[] = {{CDDP_RED_SUM, {INT32_MIN, 1}},  {CDDP_RED_PRODUCT, {INT32_MAX, -12}}, {CDDP_RED_BAND, {1, 4}},
+                 {CDDP_RED_BOR, {INT32_MAX, -3}}, {CDDP_RED_BXOR, {INT32_MAX - 1, -7}}, {CDDP_RED_MIN, {1, -3}},
                  {CDDP_RED_MAX, {INT32_MAX, 4}}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int32_t got[2];
@@ -310,11 +340,13 @@ TEST(cpu, complex_numbers_multiply_as_complex_numbers)
 TEST(cpu, norm_and_digest_depend_on_logical_content_only)
 {
     fixture f = FIXTURE_INIT;
-    cddp_tensor a = fixture_make(&f, cpu(), CDDP_F32, SIZES(31, 17, 9)), b = fixture_make(&f, cpu(), CDDP_F32, SIZES(31, 17, 9));
+    cddp_tensor a = fixture_make(&f, cpu(), CDDP_F32, SIZES(31, 17, 9)),
+                b = fixture_make(&f, cpu(), CDDP_F32, SIZES(31, 17, 9));
     cddp_tensor p = fixture_permuted(&b);
     cd_prng prng = cd_prng_seed(cd_test_seed());
     float values[31 * 17 * 9];
-    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) values[i] = (float)cd_prng_below(&prng, 1000000) * 1e-5f;
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
+        values[i] = (float)cd_prng_below(&prng, 1000000) * 1e-5f;
     fixture_write(&f, &a, values);
     fixture_write(&f, &p, values);
     double na, np;
@@ -432,7 +464,8 @@ TEST(cpu, operands_that_do_not_fit_are_refused_by_name)
     fixture f = FIXTURE_INIT;
     cddp_tensor a = fixture_make(&f, cpu(), CDDP_F32, SIZES(2, 3)), b = fixture_make(&f, cpu(), CDDP_F32, SIZES(3, 2));
     cddp_tensor h = fixture_make(&f, cpu(), CDDP_F16, SIZES(2, 3)), i = fixture_make(&f, cpu(), CDDP_I64, SIZES(2, 3));
-    cddp_tensor s = fixture_make(&f, cddp_device_shape(), CDDP_F32, SIZES(2, 3)), none = {0}, flat = cddp_tensor_slice(&a, 0, 6);
+    cddp_tensor s = fixture_make(&f, cddp_device_shape(), CDDP_F32, SIZES(2, 3)), none = {0},
+                flat = cddp_tensor_slice(&a, 0, 6);
     cddp_tensor c = fixture_make(&f, cpu(), CDDP_C64, SIZES(2, 3));
     cddp_error *e = &f.err;
     assert_ok(cpu()->fill(&a, 1, NULL, e), e);

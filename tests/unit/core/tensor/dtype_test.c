@@ -43,9 +43,15 @@ static uint16_t model_round(const format *f, double x)
     return (uint16_t)(sign | count); /* a carry runs into the exponent, as it should */
 }
 
-static uint16_t round_f32(const format *f, float x) { return f->dtype == CDDP_F16 ? cd_f32_to_f16(x) : cd_f32_to_bf16(x); }
+static uint16_t round_f32(const format *f, float x)
+{
+    return f->dtype == CDDP_F16 ? cd_f32_to_f16(x) : cd_f32_to_bf16(x);
+}
 static float widen(const format *f, uint16_t h) { return f->dtype == CDDP_F16 ? cd_f16_to_f32(h) : cd_bf16_to_f32(h); }
-static uint16_t round_f64(const format *f, double x) { return f->dtype == CDDP_F16 ? cd_f64_to_f16(x) : cd_f64_to_bf16(x); }
+static uint16_t round_f64(const format *f, double x)
+{
+    return f->dtype == CDDP_F16 ? cd_f64_to_f16(x) : cd_f64_to_bf16(x);
+}
 
 TEST(dtype, all_65536_patterns_widen_exactly_and_come_back)
 {
@@ -121,11 +127,16 @@ TEST(dtype, edges_of_f16_are_where_they_should_be)
         const char *name;
         float x;
         uint16_t h;
-    } cases[] = {{"largest", 65504, 0x7bff},        {"just below the tie to infinity", 65519.996f, 0x7bff},
-                 {"the tie goes to infinity", 65520, 0x7c00}, {"smallest normal", 0x1p-14f, 0x0400},
-                 {"largest subnormal", 0x1.ff8p-15f, 0x03ff}, {"smallest subnormal", 0x1p-24f, 0x0001},
-                 {"half of it ties to zero", 0x1p-25f, 0x0000}, {"just above half of it", 0x1.000002p-25f, 0x0001},
-                 {"minus zero", -0.0f, 0x8000},     {"tie to even below", 2049, 0x6800},
+    } cases[] = {{"largest", 65504, 0x7bff},
+                 {"just below the tie to infinity", 65519.996f, 0x7bff},
+                 {"the tie goes to infinity", 65520, 0x7c00},
+                 {"smallest normal", 0x1p-14f, 0x0400},
+                 {"largest subnormal", 0x1.ff8p-15f, 0x03ff},
+                 {"smallest subnormal", 0x1p-24f, 0x0001},
+                 {"half of it ties to zero", 0x1p-25f, 0x0000},
+                 {"just above half of it", 0x1.000002p-25f, 0x0001},
+                 {"minus zero", -0.0f, 0x8000},
+                 {"tie to even below", 2049, 0x6800},
                  {"tie to even above", 2051, 0x6802}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_test_row("%s", cases[i].name);
@@ -210,7 +221,8 @@ TEST(dtype, every_pair_of_dtypes_agrees_on_small_numbers)
         }
 }
 
-TEST_MAIN(ROW(dtype, arrays_have_the_bits_of_the_scalar_functions), ROW(dtype, all_65536_patterns_widen_exactly_and_come_back), ROW(dtype, f32_rounds_to_nearest_even),
+TEST_MAIN(ROW(dtype, arrays_have_the_bits_of_the_scalar_functions),
+          ROW(dtype, all_65536_patterns_widen_exactly_and_come_back), ROW(dtype, f32_rounds_to_nearest_even),
           ROW(dtype, edges_of_f16_are_where_they_should_be), ROW(dtype, f64_is_rounded_once_not_through_f32),
           ROW(dtype, integers_round_once_too), ROW(dtype, floats_become_integers_by_truncation_and_saturation),
           ROW(dtype, every_pair_of_dtypes_agrees_on_small_numbers))

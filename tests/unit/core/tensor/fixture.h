@@ -15,7 +15,10 @@ typedef struct fixture {
     cddp_error err;
 } fixture;
 
-#define FIXTURE_INIT {.err = CDDP_ERROR_INIT}
+#define FIXTURE_INIT                                                                                                   \
+    {                                                                                                                  \
+        .err = CDDP_ERROR_INIT                                                                                         \
+    }
 #define SIZES(...) (const int64_t[]){__VA_ARGS__}, (uint32_t)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
 static inline cddp_tensor fixture_make(fixture *f, const cddp_device *device, cddp_dtype dtype, const int64_t *sizes,

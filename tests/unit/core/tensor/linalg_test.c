@@ -34,7 +34,8 @@ static double stated_sum(const cd_matmul_args *args, int64_t i, int64_t j)
     volatile double sum64 = 0;
     volatile float sum32 = 0;
     for (int64_t k = 0; k < s->k; k++) {
-        double x = at(args->dtype, args->a, i * s->a_row + k * s->a_k), y = at(args->dtype, args->b, k * s->b_k + j * s->b_col);
+        double x = at(args->dtype, args->a, i * s->a_row + k * s->a_k),
+               y = at(args->dtype, args->b, k * s->b_k + j * s->b_col);
         volatile double product64 = x * y;
         volatile float product32 = (float)x * (float)y;
         sum64 = sum64 + product64;
@@ -69,10 +70,15 @@ static void check_product(matrices *m, cd_matmul_args args, cd_isa isa)
 
 static cd_matmul_shape shape_of(int64_t m, int64_t n, int64_t k, bool a_transposed, bool b_transposed)
 {
-    return (cd_matmul_shape){.m = m, .n = n, .k = k,
-                             .a_row = a_transposed ? 1 : k + 2, .a_k = a_transposed ? m + 3 : 1,
-                             .b_k = b_transposed ? 1 : n + 1, .b_col = b_transposed ? k + 5 : 1,
-                             .dst_row = n + 4, .dst_col = 1};
+    return (cd_matmul_shape){.m = m,
+                             .n = n,
+                             .k = k,
+                             .a_row = a_transposed ? 1 : k + 2,
+                             .a_k = a_transposed ? m + 3 : 1,
+                             .b_k = b_transposed ? 1 : n + 1,
+                             .b_col = b_transposed ? k + 5 : 1,
+                             .dst_row = n + 4,
+                             .dst_col = 1};
 }
 
 TEST(matmul, every_version_has_the_bits_of_the_plain_loop)
@@ -105,7 +111,10 @@ TEST(matmul, a_row_does_not_depend_on_the_rows_around_it)
     matrices *m = calloc(1, sizeof *m);
     fill_random(&prng, CDDP_F32, m->a);
     fill_random(&prng, CDDP_F32, m->b);
-    cd_matmul_args all = {.dtype = CDDP_F32, .dst = m->wanted, .a = m->a, .b = m->b,
+    cd_matmul_args all = {.dtype = CDDP_F32,
+                          .dst = m->wanted,
+                          .a = m->a,
+                          .b = m->b,
                           .shape = shape_of(M_MAX, N_MAX, K_MAX, false, false)};
     assert_ok(cd_matmul(&all, cd_isa_best(), NULL, &err), &err);
     for (int64_t rows = 1; rows <= M_MAX; rows++)
@@ -134,10 +143,16 @@ TEST(matmul, the_device_takes_transposed_and_strided_views)
     assert_ok(cpu->matmul(&dst, &(cddp_matmul){.a = &a, .b = &b, .a_transposed = true}, NULL, &f.err), &f.err);
     fixture_read(&f, &dst, got);
     assert_memory_equal(got, ((float[]){401, 4010, 502, 5020, 603, 6030}), sizeof got);
-    assert_ok(cpu->matmul(&turned, &(cddp_matmul){.a = &a, .b = &b, .a_transposed = true, .b_transposed = true}, NULL, &f.err), &f.err);
+    assert_ok(cpu->matmul(&turned, &(cddp_matmul){.a = &a, .b = &b, .a_transposed = true, .b_transposed = true}, NULL,
+                          &f.err),
+              &f.err);
     fixture_read(&f, &turned, got);
     assert_memory_equal(got, ((float[]){41, 4100, 52, 5200, 63, 6300}), sizeof got);
-    assert_ok(cpu->matmul(&turned, &(cddp_matmul){.a = &a, .b = &b, .a_transposed = true, .b_transposed = true, .accumulate = true}, NULL, &f.err), &f.err);
+    assert_ok(
+        cpu->matmul(&turned,
+                    &(cddp_matmul){.a = &a, .b = &b, .a_transposed = true, .b_transposed = true, .accumulate = true},
+                    NULL, &f.err),
+        &f.err);
     fixture_read(&f, &turned, got);
     assert_true(got[0] == 82 && got[5] == 12600);
     fixture_fini(&f);
@@ -160,7 +175,8 @@ TEST(gram_schmidt, columns_become_orthonormal)
             for (int64_t x = 0; x < 8; x++)
                 for (int64_t y = 0; y < 8; y++) {
                     double sum = 0;
-                    for (int64_t row = 0; row < 60; row++) sum += at(dtypes[d], bytes, row * 8 + x) * at(dtypes[d], bytes, row * 8 + y);
+                    for (int64_t row = 0; row < 60; row++)
+                        sum += at(dtypes[d], bytes, row * 8 + x) * at(dtypes[d], bytes, row * 8 + y);
                     assert_true(fabs(sum - (x == y)) < (dtypes[d] == CDDP_F32 ? 1e-6 : 1e-15 * 8));
                 }
             fixture_fini(&f);
@@ -170,7 +186,8 @@ TEST(gram_schmidt, columns_become_orthonormal)
 TEST(gram_schmidt, a_zero_column_stays_zero_and_epsilon_shortens)
 {
     fixture f = FIXTURE_INIT;
-    cddp_tensor t = fixture_make(&f, cddp_device_cpu(), CDDP_F64, SIZES(2, 2)), h = fixture_make(&f, cddp_device_cpu(), CDDP_F16, SIZES(2, 2));
+    cddp_tensor t = fixture_make(&f, cddp_device_cpu(), CDDP_F64, SIZES(2, 2)),
+                h = fixture_make(&f, cddp_device_cpu(), CDDP_F16, SIZES(2, 2));
     double got[4];
     fixture_write(&f, &t, (double[]){0, 3, 0, 4});
     assert_ok(cd_gram_schmidt(&t, 0, &f.err), &f.err);

@@ -117,12 +117,14 @@ TEST(math, edges_are_what_annex_f_says)
     assert_true(cd_exp(709.78) < INFINITY && cd_exp(709.79) == INFINITY);
     assert_true(cd_exp(-745.13) == tiny && cd_exp(-745.14) == 0);
     assert_true(cd_log(1) == 0 && cd_log(0) == -INFINITY && isnan(cd_log(-1)) && cd_log(INFINITY) == INFINITY);
-    assert_true(cd_log1p(-1) == -INFINITY && isnan(cd_log1p(-1.5)) && signbit(cd_log1p(-0.0)) && cd_log1p(tiny) == tiny);
+    assert_true(cd_log1p(-1) == -INFINITY && isnan(cd_log1p(-1.5)) && signbit(cd_log1p(-0.0)) &&
+                cd_log1p(tiny) == tiny);
     assert_true(cd_expm1(-INFINITY) == -1 && cd_expm1(INFINITY) == INFINITY && signbit(cd_expm1(-0.0)));
     assert_true(cd_tanh(INFINITY) == 1 && cd_tanh(-INFINITY) == -1 && signbit(cd_tanh(-0.0)) && cd_tanh(tiny) == tiny);
     assert_true(cd_sigmoid(0) == 0.5 && cd_sigmoid(INFINITY) == 1 && cd_sigmoid(-INFINITY) == 0);
     assert_true(cd_erf(INFINITY) == 1 && cd_erf(-INFINITY) == -1 && cd_erf(0) == 0 && signbit(cd_erf(-0.0)));
-    assert_true(signbit(cd_sinpi(-0.0)) && cd_sinpi(1) == 0 && cd_sinpi(0.5) == 1 && cd_sinpi(1e300) == 0 && isnan(cd_sinpi(INFINITY)));
+    assert_true(signbit(cd_sinpi(-0.0)) && cd_sinpi(1) == 0 && cd_sinpi(0.5) == 1 && cd_sinpi(1e300) == 0 &&
+                isnan(cd_sinpi(INFINITY)));
     assert_true(cd_cospi(1) == -1 && cd_cospi(0.5) == 0 && cd_cospi(0x1p60) == 1 && isnan(cd_cospi(NAN)));
 }
 

@@ -18,7 +18,8 @@ TEST(shape, a_tensor_of_a_trillion_elements_is_a_token)
     assert_ok(mine.allocate(&mine, CDDP_F32, numel, &b, &err), &err);
     assert_true(watch.live_bytes < 512);
     watch.frozen = watch.abort_on_growth = true;
-    cddp_tensor x = cddp_tensor_of(&mine, a, 0, CDDP_F32, &numel, 1), y = cddp_tensor_of(&mine, b, 0, CDDP_F32, &numel, 1);
+    cddp_tensor x = cddp_tensor_of(&mine, a, 0, CDDP_F32, &numel, 1),
+                y = cddp_tensor_of(&mine, b, 0, CDDP_F32, &numel, 1);
     double norm;
     int64_t index;
     uint64_t digest;
@@ -63,8 +64,10 @@ TEST(shape, mistakes_are_refused_as_on_cpu_and_views_beyond_their_storage_too)
 {
     fixture f = FIXTURE_INIT;
     cddp_error *e = &f.err;
-    cddp_tensor a = fixture_make(&f, shape(), CDDP_F32, SIZES(2, 3)), b = fixture_make(&f, shape(), CDDP_F32, SIZES(3, 2));
-    cddp_tensor h = fixture_make(&f, shape(), CDDP_F16, SIZES(2, 3)), i = fixture_make(&f, shape(), CDDP_I32, SIZES(2, 3));
+    cddp_tensor a = fixture_make(&f, shape(), CDDP_F32, SIZES(2, 3)),
+                b = fixture_make(&f, shape(), CDDP_F32, SIZES(3, 2));
+    cddp_tensor h = fixture_make(&f, shape(), CDDP_F16, SIZES(2, 3)),
+                i = fixture_make(&f, shape(), CDDP_I32, SIZES(2, 3));
     assert_fails(shape()->copy(&a, &b, NULL, e), CDDP_E_ARG, e, "(2, 3)");
     assert_fails(shape()->axpy(&a, 1, &h, NULL, e), CDDP_E_ARG, e, "f16");
     assert_fails(shape()->divide(&a, &a, 0, NULL, e), CDDP_E_ARG, e, "n is 0");

@@ -80,10 +80,12 @@ TEST(ratio, overflow_is_refused_and_never_wraps)
     assert_fails(cd_ratio_make(1, INT64_MIN, &r, &err), CDDP_E_LIMIT, &err, "does not fit");
     assert_fails(cd_ratio_make(1, 0, &r, &err), CDDP_E_ARG, &err, "divided by 0");
     assert_fails(cd_ratio_add((cd_ratio){INT64_MAX, 1}, (cd_ratio){1, 1}, &r, &err), CDDP_E_LIMIT, &err, "+ 1/1");
-    assert_fails(cd_ratio_add((cd_ratio){1, 4294967291}, (cd_ratio){1, 4294967279}, &r, &err), CDDP_E_LIMIT, &err, "fit");
+    assert_fails(cd_ratio_add((cd_ratio){1, 4294967291}, (cd_ratio){1, 4294967279}, &r, &err), CDDP_E_LIMIT, &err,
+                 "fit");
     assert_fails(cd_ratio_multiply((cd_ratio){INT64_C(1) << 32, 1}, (cd_ratio){INT64_C(1) << 31, 1}, &r, &err),
                  CDDP_E_LIMIT, &err, "×");
-    assert_fails(cd_ratio_multiply((cd_ratio){1, 3037000501}, (cd_ratio){1, 3037000499}, &r, &err), CDDP_E_LIMIT, &err, "×");
+    assert_fails(cd_ratio_multiply((cd_ratio){1, 3037000501}, (cd_ratio){1, 3037000499}, &r, &err), CDDP_E_LIMIT, &err,
+                 "×");
     assert_true(r.numerator == 42);
 }
 
@@ -101,8 +103,14 @@ TEST(ratio, a_double_stands_for_the_ratio_it_was_written_as)
     static const struct {
         double value;
         int64_t numerator, denominator;
-    } cases[] = {{0.1, 1, 10}, {1e-3, 1, 1000}, {3e-4, 3, 10000}, {0.9, 9, 10}, {0.999, 999, 1000},
-                 {1e-8, 1, 100000000}, {0x1p-40, 1, INT64_C(1) << 40}, {0x1p53, INT64_C(1) << 53, 1},
+    } cases[] = {{0.1, 1, 10},
+                 {1e-3, 1, 1000},
+                 {3e-4, 3, 10000},
+                 {0.9, 9, 10},
+                 {0.999, 999, 1000},
+                 {1e-8, 1, 100000000},
+                 {0x1p-40, 1, INT64_C(1) << 40},
+                 {0x1p53, INT64_C(1) << 53, 1},
                  {(double)(float)0.1, 13421773, 134217728}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_test_row("%.17g", cases[i].value);
@@ -129,9 +137,8 @@ TEST(symbol, an_average_of_gradients_reads_as_what_it_is)
     assert_ok(symbol()->multiply_reciprocal(&bucket, &bucket, 3, NULL, &f.err), &f.err);
     assert_ok(symbol()->divide(&peer, &peer, 3, NULL, &f.err), &f.err);
     assert_ok(symbol()->reduce(CDDP_RED_SUM, &bucket, &peer, NULL, &f.err), &f.err);
-    assert_string_equal(content(&f, &bucket, &p),
-                        "0: 0; 4: 1/3·g(conv1.weight)[0..11] rank 0 micro 0 step 2 + "
-                        "1/3·g(conv1.weight)[0..11] rank 1 micro 0 step 2; 16: 0");
+    assert_string_equal(content(&f, &bucket, &p), "0: 0; 4: 1/3·g(conv1.weight)[0..11] rank 0 micro 0 step 2 + "
+                                                  "1/3·g(conv1.weight)[0..11] rank 1 micro 0 step 2; 16: 0");
     assert_int_equal(cd_symbol_run_count(&bucket), 3);
     fixture_fini(&f);
 }
@@ -166,7 +173,8 @@ TEST(symbol, a_dropped_doubled_or_misplaced_contribution_is_a_difference)
     assert_ok(symbol()->axpy(&one, 0.5, &twice, NULL, &f.err), &f.err); /* doubled */
     assert_ok(cd_symbol_compare(&t, &wanted, &d, &f.err), &f.err);
     assert_int_equal(d.index, 57);
-    assert_true(d.actual_count == 2 && d.actual[1].coefficient.numerator == 1 && d.actual[1].coefficient.denominator == 1);
+    assert_true(d.actual_count == 2 && d.actual[1].coefficient.numerator == 1 &&
+                d.actual[1].coefficient.denominator == 1);
     assert_true(d.expected[1].coefficient.denominator == 2 && d.expected[1].element == 57);
 
     cddp_tensor moved = cddp_tensor_slice(&t, 0, 50), from = cddp_tensor_slice(&t, 1, 50);
@@ -205,7 +213,8 @@ TEST(symbol, permuted_copies_come_back_and_content_is_canonical)
 {
     fixture f = FIXTURE_INIT;
     printout p;
-    cddp_tensor a = fixture_make(&f, symbol(), CDDP_F32, SIZES(2, 3, 4)), b = fixture_make(&f, symbol(), CDDP_F32, SIZES(2, 3, 4));
+    cddp_tensor a = fixture_make(&f, symbol(), CDDP_F32, SIZES(2, 3, 4)),
+                b = fixture_make(&f, symbol(), CDDP_F32, SIZES(2, 3, 4));
     cddp_tensor last = fixture_permuted(&b), c = fixture_make(&f, symbol(), CDDP_F32, SIZES(2, 3, 4));
     uint64_t da, dl, db;
     write_atoms(&f, &a, gradient(0, 0, 0));
@@ -232,7 +241,8 @@ TEST(symbol, a_million_elements_are_a_few_runs)
     for (uint32_t i = 0; i < 4; i++) {
         cddp_tensor slice = cddp_tensor_slice(&t, i * 250000, 250000);
         write_atoms(&f, &g, gradient(i, 0, 0));
-        assert_ok(symbol()->copy_many(symbol(), &(cddp_copy_pair){slice, g}, 1, CDDP_COPY_MULTIPLY, 7, NULL, &f.err), &f.err);
+        assert_ok(symbol()->copy_many(symbol(), &(cddp_copy_pair){slice, g}, 1, CDDP_COPY_MULTIPLY, 7, NULL, &f.err),
+                  &f.err);
     }
     assert_int_equal(cd_symbol_run_count(&t), 4);
     for (int64_t i = 0; i < 1000000; i += 250000) { /* cut apart and written back: merges again */
@@ -255,8 +265,9 @@ TEST(symbol, numbers_are_written_reduced_and_read)
     static const struct {
         cddp_red_op op;
         int32_t wanted[5];
-    } cases[] = {{CDDP_RED_SUM, {1, 2, 0, -1, 10}}, {CDDP_RED_MIN, {0, 1, 0, -3, 4}}, {CDDP_RED_MAX, {1, 1, 0, 2, 6}},
-                 {CDDP_RED_PRODUCT, {0, 1, 0, -6, 24}}, {CDDP_RED_BOR, {1, 1, 0, -1, 6}}, {CDDP_RED_BAND, {0, 1, 0, 0, 4}},
+    } cases[] = {{CDDP_RED_SUM, {1, 2, 0, -1, 10}}, {CDDP_RED_MIN, {0, 1, 0, -3, 4}},
+                 {CDDP_RED_MAX, {1, 1, 0, 2, 6}},   {CDDP_RED_PRODUCT, {0, 1, 0, -6, 24}},
+                 {CDDP_RED_BOR, {1, 1, 0, -1, 6}},  {CDDP_RED_BAND, {0, 1, 0, 0, 4}},
                  {CDDP_RED_BXOR, {1, 0, 0, -1, 2}}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int32_t got[5];
@@ -281,8 +292,10 @@ TEST(symbol, what_is_not_exact_or_not_linear_is_refused_and_changes_nothing)
     fixture f = FIXTURE_INIT;
     printout p;
     cddp_error *e = &f.err;
-    cddp_tensor g = fresh(&f, 4), h = fixture_make(&f, symbol(), CDDP_F16, SIZES(4)), d = fixture_make(&f, symbol(), CDDP_F64, SIZES(4));
-    cddp_tensor i = fixture_make(&f, symbol(), CDDP_I32, SIZES(4)), m = fixture_make(&f, symbol(), CDDP_F32, SIZES(2, 2));
+    cddp_tensor g = fresh(&f, 4), h = fixture_make(&f, symbol(), CDDP_F16, SIZES(4)),
+                d = fixture_make(&f, symbol(), CDDP_F64, SIZES(4));
+    cddp_tensor i = fixture_make(&f, symbol(), CDDP_I32, SIZES(4)),
+                m = fixture_make(&f, symbol(), CDDP_F32, SIZES(2, 2));
     float values[4];
     double norm;
     write_atoms(&f, &g, gradient(0, 0, 0));

@@ -81,9 +81,9 @@ TEST(loss_scaler, grows_after_the_interval_and_backs_off_at_once)
         bool infinite;
         double scale; /* afterwards */
         uint64_t tracker;
-    } steps[] = {{false, 1024, 1}, {false, 1024, 2}, {false, 2048, 0}, {true, 1024, 0}, {false, 1024, 1},
-                 {false, 1024, 2}, {true, 512, 0},   {true, 256, 0},   {false, 256, 1}, {false, 256, 2},
-                 {false, 512, 0},  {false, 512, 1}};
+    } steps[] = {{false, 1024, 1}, {false, 1024, 2}, {false, 2048, 0}, {true, 1024, 0},
+                 {false, 1024, 1}, {false, 1024, 2}, {true, 512, 0},   {true, 256, 0},
+                 {false, 256, 1},  {false, 256, 2},  {false, 512, 0},  {false, 512, 1}};
     cddp_error err = CDDP_ERROR_INIT;
     cd_loss_scaler scaler;
     assert_ok(cd_loss_scaler_init(&scaler, &(cd_loss_scaler_options){1024, 2, 0.5, 3}, &err), &err);
@@ -108,7 +108,8 @@ TEST(loss_scaler, one_optimizer_with_an_infinity_backs_off_for_all)
     assert_true(found);
     assert_ok(cd_loss_scaler_unscale(&scaler, 1, (cddp_grad *[]){&g}, 1, &found, &err), &err);
     assert_false(found); /* this optimizer may step */
-    assert_fails(cd_loss_scaler_unscale(&scaler, 1, (cddp_grad *[]){&g}, 1, &found, &err), CDDP_E_STATE, &err, "already");
+    assert_fails(cd_loss_scaler_unscale(&scaler, 1, (cddp_grad *[]){&g}, 1, &found, &err), CDDP_E_STATE, &err,
+                 "already");
     assert_ok(cd_loss_scaler_update(&scaler, &err), &err);
     assert_true(cd_loss_scaler_get_scale(&scaler) == 32768);
     assert_fails(cd_loss_scaler_update(&scaler, &err), CDDP_E_STATE, &err, "without an unscaled optimizer");
@@ -122,8 +123,10 @@ TEST(loss_scaler, an_infinite_scale_is_never_taken)
     assert_ok(cd_loss_scaler_init(&scaler, &(cd_loss_scaler_options){0x1p127, 2, 0.5, 1}, &err), &err);
     update(&scaler, false);
     assert_true(cd_loss_scaler_get_scale(&scaler) == 0x1p127);
-    assert_fails(cd_loss_scaler_init(&scaler, &(cd_loss_scaler_options){1, 1, 0.5, 1}, &err), CDDP_E_CONFIG, &err, "growth 1");
-    assert_fails(cd_loss_scaler_init(&scaler, &(cd_loss_scaler_options){1, 2, 1, 1}, &err), CDDP_E_CONFIG, &err, "backoff 1");
+    assert_fails(cd_loss_scaler_init(&scaler, &(cd_loss_scaler_options){1, 1, 0.5, 1}, &err), CDDP_E_CONFIG, &err,
+                 "growth 1");
+    assert_fails(cd_loss_scaler_init(&scaler, &(cd_loss_scaler_options){1, 2, 1, 1}, &err), CDDP_E_CONFIG, &err,
+                 "backoff 1");
 }
 
 typedef struct medium {
@@ -165,7 +168,8 @@ TEST(loss_scaler, its_state_is_saved_and_loaded)
     assert_fails(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, medium_read}, &err), CDDP_E_IO, &err, "reading");
     memset(m.bytes, 0xff, sizeof m.bytes);
     m.at = 0;
-    assert_fails(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, medium_read}, &err), CDDP_E_CORRUPT, &err, "scale is");
+    assert_fails(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, medium_read}, &err), CDDP_E_CORRUPT, &err,
+                 "scale is");
 }
 
 /* ---- schedules ---- */
@@ -188,7 +192,8 @@ TEST(lr_schedule, impossible_ones_are_refused)
     cddp_error err = CDDP_ERROR_INIT;
     assert_fails(cd_lr_schedule_check(&(cd_lr_schedule){.kind = CD_LR_COSINE, .base = 1}, &err), CDDP_E_CONFIG, &err,
                  "cosine schedule with a period of 0");
-    assert_fails(cd_lr_schedule_check(&(cd_lr_schedule){.kind = CD_LR_CONSTANT, .base = -1}, &err), CDDP_E_CONFIG, &err, "-1");
+    assert_fails(cd_lr_schedule_check(&(cd_lr_schedule){.kind = CD_LR_CONSTANT, .base = -1}, &err), CDDP_E_CONFIG, &err,
+                 "-1");
     assert_fails(cd_lr_schedule_check(&(cd_lr_schedule){.kind = (cd_lr_kind)9}, &err), CDDP_E_ARG, &err, "9");
 }
 
