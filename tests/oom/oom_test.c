@@ -68,6 +68,16 @@ static cddp_status makes_group(const cddp_allocator *a, void *argument, cddp_err
     return status;
 }
 
+static cddp_status makes_registry(const cddp_allocator *a, void *argument, cddp_error *err)
+{
+    (void)argument;
+    cddp_registry *registry = NULL;
+    CD_TRY(cddp_registry_create(a, &registry, err));
+    cddp_status status = cddp_registry_add_backend(registry, cddp_backend_self(), err);
+    cddp_registry_destroy(registry);
+    return status;
+}
+
 /* A wrapper around two parameters and a buffer, with one of every structure that construction makes. */
 static cddp_status wraps(cddp_group *group, cddp_error *err)
 {
@@ -134,6 +144,7 @@ TEST(out_of_memory, no_constructor_leaves_anything_behind)
         {"cddp_process_world_open", makes_process_world, 2},
         {"cddp_tracer_create", makes_tracer, 2},
         {"cddp_group_create", makes_group, 5},
+        {"cddp_registry_create", makes_registry, 2},
         {"cddp_ddp_create", makes_ddp, 10},
         {"cd_memory_sink", records_events, 6},
     };
