@@ -31,7 +31,11 @@ static void open_group(job *j, cddp_rank *rank, cddp_group **group)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cddp_group_options o = {.size = sizeof o, .backend = &j->backend, .rank = rank, .works_max = 8};
-    o.spec = (cddp_group_spec){.size = sizeof o.spec, .name = "world", .group_rank = rank->rank, .group_size = rank->world_size, .members = j->all};
+    o.spec = (cddp_group_spec){.size = sizeof o.spec,
+                               .name = "world",
+                               .group_rank = rank->rank,
+                               .group_size = rank->world_size,
+                               .members = j->all};
     if (cddp_group_create(&o, group, &err) != CDDP_OK) (void)die_of(&err);
 }
 
@@ -65,7 +69,8 @@ static void bench_switch(void)
     uint64_t start = cd_os_now_ns();
     for (int i = 0; i < COUNT; i++) cd_fiber_enter(&fiber);
     double ns = (double)(cd_os_now_ns() - start);
-    printf("%-44s %10d switches  %8.3f ms  %8.1f ns each\n", cd_fiber_mechanism(), 2 * COUNT, ns / 1e6, ns / (2.0 * COUNT));
+    printf("%-44s %10d switches  %8.3f ms  %8.1f ns each\n", cd_fiber_mechanism(), 2 * COUNT, ns / 1e6,
+           ns / (2.0 * COUNT));
     cd_fiber_fini(&fiber);
     cd_fiber_unmap(stack, STACK);
 }
@@ -88,8 +93,9 @@ static cd_sim_stats run(const char *what, cd_sim_config config, job j, const cha
         if (results[i].status != CDDP_OK) (void)die_of(&results[i].error);
     cd_sim_get_stats(sim, &stats);
     double count = per_rank_round > 0 ? per_rank_round * n * j.rounds : (double)stats.events;
-    printf("%-44s %10.0f %-9s %8.3f ms  %8.2f M/s  %6.1f ns each  virtual %.6f s  heap %.1f MiB\n", what, count, unit, ns / 1e6, count / ns * 1e3,
-           ns / count, (double)stats.time_ns / 1e9, (double)stats.heap_used_peak / (1 << 20));
+    printf("%-44s %10.0f %-9s %8.3f ms  %8.2f M/s  %6.1f ns each  virtual %.6f s  heap %.1f MiB\n", what, count, unit,
+           ns / 1e6, count / ns * 1e3, ns / count, (double)stats.time_ns / 1e9,
+           (double)stats.heap_used_peak / (1 << 20));
     cd_sim_destroy(sim);
     free(results);
     free(j.all);
@@ -109,7 +115,8 @@ static void bench_scale(uint32_t ranks_max)
                 char what[64];
                 cd_sim_config config = CD_SIM_CONFIG_INIT;
                 if (timed && ranks > 1024) continue; /* a ring of N ranks has 2(N-1)N messages: quadratic by nature */
-                snprintf(what, sizeof what, "%s, %u ranks, %s", models[m].name, ranks, timed ? "rings timed" : "direct");
+                snprintf(what, sizeof what, "%s, %u ranks, %s", models[m].name, ranks,
+                         timed ? "rings timed" : "direct");
                 config.world_size = ranks;
                 config.stack_bytes = 32768;
                 config.algorithm = CD_ALGORITHM_ring;
@@ -139,7 +146,8 @@ int main(int argc, char **argv)
     run("model, ring of 4 KiB, 32 times", config, (job){.rounds = 32, .numel = 1024}, "messages", 2.0 * (ranks - 1));
     run("model, ring of 100 MiB", config, (job){.rounds = 1, .numel = 26214400}, "messages", 2.0 * (ranks - 1));
     config.algorithm = CD_ALGORITHM_gloo_ring;
-    run("model, Gloo's ring of 4 KiB, 32 times", config, (job){.rounds = 32, .numel = 1024}, "messages", 2.0 * (ranks - 1));
+    run("model, Gloo's ring of 4 KiB, 32 times", config, (job){.rounds = 32, .numel = 1024}, "messages",
+        2.0 * (ranks - 1));
     config.algorithm = CD_ALGORITHM_ring;
     config.transport = CD_SIM_MESSAGES;
     run("messages, ring of 4 KiB, twice", config, (job){.rounds = 2, .numel = 1024}, "events", 0);

@@ -70,7 +70,8 @@ static int64_t share_count(const int64_t *counts, int64_t equal, uint32_t member
 
 /* ---- ring ---- */
 
-/* Gloo's segments: at least two per rank, at most 1 MiB each, an equal number in each of the N chunks. The plain ring has
+/* Gloo's segments: at least two per rank, at most 1 MiB each, an equal number in each of the N chunks. The plain ring
+*has
 ** one segment per chunk. */
 cd_ring_segments cd_ring_get_segments(const cd_program *program)
 {
@@ -139,15 +140,9 @@ static bool ring_allgather(const cd_program *p, uint32_t index, cd_action *actio
 
 /* ---- binomial trees, rooted anywhere ---- */
 
-static uint32_t relative(const cd_program *p, uint32_t root)
-{
-    return (p->rank + p->size - root) % p->size;
-}
+static uint32_t relative(const cd_program *p, uint32_t root) { return (p->rank + p->size - root) % p->size; }
 
-static uint32_t absolute(const cd_program *p, uint32_t root, uint32_t member)
-{
-    return (member + root) % p->size;
-}
+static uint32_t absolute(const cd_program *p, uint32_t root, uint32_t member) { return (member + root) % p->size; }
 
 /* Children are added in order of growing distance: 1, 2, 4 … */
 static bool binomial_reduce(const cd_program *p, uint32_t root, cursor *c)
@@ -201,7 +196,9 @@ static bool star_scatter(const cd_program *p, int64_t equal, cursor *c)
     int64_t mine = p->op == CDDP_OP_SCATTER ? 0 : share_begin(p->counts, equal, p->rank);
     if (p->rank != root) return hit(c, CD_ACTION_STORE, root, mine, share_count(p->counts, equal, p->rank));
     for (uint32_t peer = 0; peer < p->size; peer++)
-        if (peer != root && hit(c, CD_ACTION_SEND, peer, share_begin(p->counts, equal, peer), share_count(p->counts, equal, peer))) return true;
+        if (peer != root &&
+            hit(c, CD_ACTION_SEND, peer, share_begin(p->counts, equal, peer), share_count(p->counts, equal, peer)))
+            return true;
     return false;
 }
 
@@ -209,7 +206,9 @@ static bool star_gather(const cd_program *p, cursor *c)
 {
     if (p->rank != p->root) return hit(c, CD_ACTION_SEND, p->root, 0, share_count(p->counts, p->numel, p->rank));
     for (uint32_t peer = 0; peer < p->size; peer++)
-        if (peer != p->root && hit(c, CD_ACTION_STORE, peer, share_begin(p->counts, p->numel, peer), share_count(p->counts, p->numel, peer))) return true;
+        if (peer != p->root && hit(c, CD_ACTION_STORE, peer, share_begin(p->counts, p->numel, peer),
+                                   share_count(p->counts, p->numel, peer)))
+            return true;
     return false;
 }
 
@@ -218,8 +217,10 @@ static bool pairwise_alltoall(const cd_program *p, uint32_t index, cd_action *ac
     uint32_t n = p->size, step = index / 2 + 1;
     if (step >= n) return false;
     uint32_t to = (p->rank + step) % n, from = (p->rank + n - step) % n;
-    *action = index % 2 == 0 ? (cd_action){CD_ACTION_SEND, to, share_begin(p->send_counts, p->numel, to), share_count(p->send_counts, p->numel, to)}
-                             : (cd_action){CD_ACTION_STORE, from, share_begin(p->counts, p->numel, from), share_count(p->counts, p->numel, from)};
+    *action = index % 2 == 0 ? (cd_action){CD_ACTION_SEND, to, share_begin(p->send_counts, p->numel, to),
+                                           share_count(p->send_counts, p->numel, to)}
+                             : (cd_action){CD_ACTION_STORE, from, share_begin(p->counts, p->numel, from),
+                                           share_count(p->counts, p->numel, from)};
     return true;
 }
 
@@ -243,8 +244,10 @@ static void halved(int64_t numel, uint32_t rank, uint32_t steps, int64_t *begin,
     *end = numel;
     for (uint32_t s = 0; s < steps; s++) {
         int64_t middle = *begin + (*end - *begin) / 2;
-        if (rank >> s & 1) *begin = middle;
-        else *end = middle;
+        if (rank >> s & 1)
+            *begin = middle;
+        else
+            *end = middle;
     }
 }
 
@@ -301,10 +304,7 @@ static tree_node binary_tree(int64_t size, int64_t rank)
 }
 
 /* The second tree is the first one mirrored (even sizes) or shifted by one (odd), so that a leaf here works there. */
-static int64_t second_of(int64_t size, int64_t rank)
-{
-    return size % 2 == 0 ? size - 1 - rank : (rank + 1) % size;
-}
+static int64_t second_of(int64_t size, int64_t rank) { return size % 2 == 0 ? size - 1 - rank : (rank + 1) % size; }
 
 static int64_t first_of(int64_t size, int64_t rank)
 {
@@ -327,7 +327,8 @@ static bool tree_pass(const cd_program *p, const double_tree_spec *t, bool secon
         if (ends[i] >= 0) ends[i] = (second ? second_of(t->size, ends[i]) : ends[i]) * t->stride;
     if (!up && ends[0] >= 0 && hit(c, CD_ACTION_STORE, (uint32_t)ends[0], begin, count)) return true;
     for (int i = 1; i < 3; i++)
-        if (ends[i] >= 0 && hit(c, up ? CD_ACTION_REDUCE : CD_ACTION_SEND, (uint32_t)ends[i], begin, count)) return true;
+        if (ends[i] >= 0 && hit(c, up ? CD_ACTION_REDUCE : CD_ACTION_SEND, (uint32_t)ends[i], begin, count))
+            return true;
     return up && ends[0] >= 0 && hit(c, CD_ACTION_SEND, (uint32_t)ends[0], begin, count);
 }
 
@@ -344,7 +345,8 @@ static bool two_level(const cd_program *p, cursor *c)
     uint32_t width = p->ranks_per_node != 0 ? p->ranks_per_node : 1;
     uint32_t node = p->rank / width, leader = node * width;
     uint32_t end = leader + width < p->size ? leader + width : p->size;
-    if (p->rank != leader) return hit(c, CD_ACTION_SEND, leader, 0, p->numel) || hit(c, CD_ACTION_STORE, leader, 0, p->numel);
+    if (p->rank != leader)
+        return hit(c, CD_ACTION_SEND, leader, 0, p->numel) || hit(c, CD_ACTION_STORE, leader, 0, p->numel);
     for (uint32_t r = leader + 1; r < end; r++)
         if (hit(c, CD_ACTION_REDUCE, r, 0, p->numel)) return true;
     if (double_tree(p, (double_tree_spec){(p->size + width - 1) / width, node, width}, c)) return true;

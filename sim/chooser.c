@@ -38,10 +38,7 @@ static uint32_t fifo_choose(void *self, const cddp_choice *choice, cd_place plac
     return 0;
 }
 
-cd_chooser cd_chooser_fifo(void)
-{
-    return (cd_chooser){.name = "fifo", .choose = fifo_choose};
-}
+cd_chooser cd_chooser_fifo(void) { return (cd_chooser){.name = "fifo", .choose = fifo_choose}; }
 
 static uint32_t random_choose(void *self, const cddp_choice *choice, cd_place place)
 {
@@ -86,10 +83,12 @@ static cddp_status replay_finish(void *self, uint64_t choice_count, cddp_error *
 {
     const cd_replay_chooser *replay = self;
     if (replay->wrong_number != UINT64_MAX)
-        return cd_fail(err, CDDP_E_MISMATCH, "the schedule does not fit this run: choice %llu has %u options, but option %u was recorded",
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "the schedule does not fit this run: choice %llu has %u options, but option %u was recorded",
                        (unsigned long long)replay->wrong_number, replay->wrong_options, replay->wrong_value);
     if (replay->next_number != UINT64_MAX)
-        return cd_fail(err, CDDP_E_MISMATCH, "the schedule does not fit this run: it decides choice %llu, but the run had only %llu",
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "the schedule does not fit this run: it decides choice %llu, but the run had only %llu",
                        (unsigned long long)replay->next_number, (unsigned long long)choice_count);
     return CDDP_OK;
 }

@@ -4,10 +4,12 @@
 ** Invariants:
 **   O1  the k-th collective that a member posts in a group is part k of that group, whatever the others call theirs;
 **   O2  with bounded slots a rank never has more started parts than slots, counted over all its groups;
-**   O3  with messages, the parts of one member in one group start one after the other, in the order of posting (C10-03);
+**   O3  with messages, the parts of one member in one group start one after the other, in the order of posting
+*(C10-03);
 **   O4  a part ends once; its waiter is woken then; its tensors are not touched afterwards.
 **
-** Direct and model: a collective takes place when its last part starts. Messages: every part runs its program as soon as
+** Direct and model: a collective takes place when its last part starts. Messages: every part runs its program as soon
+*as
 ** it starts, and so do all parts of a direct collective whose members disagree on what it is.
 */
 #include "sim/collective.h"
@@ -20,10 +22,7 @@
 
 #include <string.h>
 
-static cd_sim *sim_of(const cd_part *part)
-{
-    return part->coll->comm->sim;
-}
+static cd_sim *sim_of(const cd_part *part) { return part->coll->comm->sim; }
 
 /* ---- ending ---- */
 
@@ -40,8 +39,10 @@ static void leave_queue(cd_sim_rank *rank, cd_part *part)
     for (; p != NULL && p != part; before = p, p = p->next) {
     }
     if (p == NULL) return;
-    if (before == NULL) rank->queue_first = p->next;
-    else before->next = p->next;
+    if (before == NULL)
+        rank->queue_first = p->next;
+    else
+        before->next = p->next;
     if (rank->queue_last == p) rank->queue_last = before;
 }
 
@@ -76,8 +77,10 @@ static void release_if_due(cd_part *part)
 void cd_part_joined(cd_part *part)
 {
     part->coll->messages--;
-    if (part->is_released) cd_coll_reclaim(part->coll);
-    else release_if_due(part);
+    if (part->is_released)
+        cd_coll_reclaim(part->coll);
+    else
+        release_if_due(part);
 }
 
 void cd_part_end(cd_part *part, cddp_status status, const char *why)
@@ -115,7 +118,8 @@ static void end_all(cd_coll *coll)
         coll->comm->why[sizeof coll->comm->why - 1] = '\0';
     }
     for (uint32_t i = 0; i < coll->size; i++)
-        if (coll->parts[i].state == CD_PART_STARTED) cd_part_end(&coll->parts[i], status, status == CDDP_OK ? NULL : coll->comm->why);
+        if (coll->parts[i].state == CD_PART_STARTED)
+            cd_part_end(&coll->parts[i], status, status == CDDP_OK ? NULL : coll->comm->why);
 }
 
 /* A member died or gave its part back: what it contributed is lost, and the others wait for ever. */
@@ -177,16 +181,20 @@ static void all_arrived(cd_sim *sim, cd_coll *coll)
             cddp_error error = CDDP_ERROR_INIT;
             cd_part *p = &coll->parts[i];
             cd_part_describe_program(p);
-            if (p->state == CD_PART_STARTED && cd_part_prepare(p, &error) != CDDP_OK) cd_part_end(p, error.status, "its tensors cannot be used");
+            if (p->state == CD_PART_STARTED && cd_part_prepare(p, &error) != CDDP_OK)
+                cd_part_end(p, error.status, "its tensors cannot be used");
         }
         for (uint32_t i = 0; i < coll->size; i++)
             if (coll->parts[i].state == CD_PART_STARTED) cd_part_progress(&coll->parts[i]);
         return;
     }
-    coll->completion = (cd_completion){.group = coll->comm, .semantic = cd_hash_mix(coll->comm->id, coll->ordinal), .complete = complete};
+    coll->completion = (cd_completion){
+        .group = coll->comm, .semantic = cd_hash_mix(coll->comm->id, coll->ordinal), .complete = complete};
     coll->messages++;
-    if (sim->host->config.completion == CD_SIM_COMPLETE_CHOICE) cd_sim_add_completion(sim, &coll->completion);
-    else complete(sim, &coll->completion);
+    if (sim->host->config.completion == CD_SIM_COMPLETE_CHOICE)
+        cd_sim_add_completion(sim, &coll->completion);
+    else
+        complete(sim, &coll->completion);
 }
 
 static void start(cd_sim *sim, cd_part *part)
@@ -208,8 +216,10 @@ static void start(cd_sim *sim, cd_part *part)
     }
     cddp_error error = CDDP_ERROR_INIT;
     cd_part_describe_program(part);
-    if (cd_part_prepare(part, &error) != CDDP_OK) cd_comm_fail(coll->comm, error.status, error.message);
-    else cd_part_progress(part);
+    if (cd_part_prepare(part, &error) != CDDP_OK)
+        cd_comm_fail(coll->comm, error.status, error.message);
+    else
+        cd_part_progress(part);
 }
 
 void cd_rank_start_queued(cd_sim *sim, cd_sim_rank *rank)
@@ -218,7 +228,7 @@ void cd_rank_start_queued(cd_sim *sim, cd_sim_rank *rank)
     for (cd_part *p = rank->queue_first; p != NULL;) {
         cd_member *member = p->member;
         if (member->slots_max != 0 && rank->slots_used >= member->slots_max) return; /* O2 */
-        if (in_turn && member->active > 0 && !p->coll->is_pair) { /* O3 */
+        if (in_turn && member->active > 0 && !p->coll->is_pair) {                    /* O3 */
             p = p->next;
             continue;
         }
@@ -238,9 +248,14 @@ static void choose_order(cd_sim *sim, cd_coll *coll, cd_part *part)
     if (n > 0 && n < CDDP_CHOICE_OPTIONS_MAX) {
         size_t bytes = (n + 1) * sizeof *ids;
         ids = cd_memory_allocate(&sim->memory, bytes);
-        for (uint32_t i = 0; ids != NULL && i <= n; i++) ids[i] = i == 0 ? UINT64_MAX : cd_coll_rank(coll, coll->order[n - i]);
-        cddp_choice choice = {.size = sizeof choice, .kind = CDDP_CHOICE_ORDER, .rank = part->member->rank->port.rank,
-                              .option_count = n + 1, .options = ids, .name = "order"};
+        for (uint32_t i = 0; ids != NULL && i <= n; i++)
+            ids[i] = i == 0 ? UINT64_MAX : cd_coll_rank(coll, coll->order[n - i]);
+        cddp_choice choice = {.size = sizeof choice,
+                              .kind = CDDP_CHOICE_ORDER,
+                              .rank = part->member->rank->port.rank,
+                              .option_count = n + 1,
+                              .options = ids,
+                              .name = "order"};
         at = cd_sim_choose(sim, &choice);
         cd_memory_release(&sim->memory, ids, bytes);
     }
@@ -255,9 +270,12 @@ static cddp_status check_shares(const cd_member *member, const cddp_collective *
     const int64_t *lists[2] = {c->counts, c->send_counts};
     for (int l = 0; l < 2; l++)
         for (uint32_t i = 0; lists[l] != NULL && i < member->comm->size; i++)
-            if (lists[l][i] < 0) return cd_fail(err, CDDP_E_ARG, "group '%s': a share of %lld elements", member->comm->name, (long long)lists[l][i]);
+            if (lists[l][i] < 0)
+                return cd_fail(err, CDDP_E_ARG, "group '%s': a share of %lld elements", member->comm->name,
+                               (long long)lists[l][i]);
     if ((c->op == CDDP_OP_SEND || c->op == CDDP_OP_RECV) && c->root == member->index)
-        return cd_fail(err, CDDP_E_ARG, "group '%s': rank %u cannot %s itself", member->comm->name, member->rank->port.rank, cddp_op_name(c->op));
+        return cd_fail(err, CDDP_E_ARG, "group '%s': rank %u cannot %s itself", member->comm->name,
+                       member->rank->port.rank, cddp_op_name(c->op));
     return CDDP_OK;
 }
 
@@ -280,8 +298,10 @@ static cddp_status begin_part(cd_member *member, const cddp_collective *what, cd
     cd_comm *comm = member->comm;
     bool is_pair = what->op == CDDP_OP_SEND || what->op == CDDP_OP_RECV;
     uint32_t index = member->index;
-    cd_coll *coll = is_pair ? cd_comm_get_pair(comm, what, member->index, &index) : cd_comm_get_coll(comm, member->posted);
-    if (coll == NULL) return cd_fail(err, CDDP_E_NOMEM, "group '%s': no memory for %s", comm->name, cddp_op_name(what->op));
+    cd_coll *coll =
+        is_pair ? cd_comm_get_pair(comm, what, member->index, &index) : cd_comm_get_coll(comm, member->posted);
+    if (coll == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "group '%s': no memory for %s", comm->name, cddp_op_name(what->op));
     cd_part *part = &coll->parts[index];
     CD_ASSERT(part->state == CD_PART_EMPTY);
     if (!is_pair) member->posted++; /* O1 */
@@ -299,8 +319,10 @@ static cddp_status begin_part(cd_member *member, const cddp_collective *what, cd
 static void enqueue(cd_part *part)
 {
     cd_sim_rank *rank = part->member->rank;
-    if (rank->queue_last != NULL) rank->queue_last->next = part;
-    else rank->queue_first = part;
+    if (rank->queue_last != NULL)
+        rank->queue_last->next = part;
+    else
+        rank->queue_first = part;
     rank->queue_last = part;
     cd_rank_start_queued(sim_of(part), rank);
 }
@@ -309,32 +331,40 @@ void cd_part_reached(cd_part *part)
 {
     cd_coll *coll = part->coll;
     coll->messages--;
-    if (part->state == CD_PART_QUEUED) enqueue(part);
-    else cd_coll_reclaim(coll); /* it was given up meanwhile */
+    if (part->state == CD_PART_QUEUED)
+        enqueue(part);
+    else
+        cd_coll_reclaim(coll); /* it was given up meanwhile */
 }
 
 cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_part **part, cddp_error *err)
 {
     cd_sim *sim = member->comm->sim;
     cd_sim_rank *rank = member->rank;
-    if (cd_sim_is_over_for(sim, rank)) return cd_fail(err, CDDP_E_ABORTED, "the world has ended; %s is not posted", cddp_op_name(what->op));
+    if (cd_sim_is_over_for(sim, rank))
+        return cd_fail(err, CDDP_E_ABORTED, "the world has ended; %s is not posted", cddp_op_name(what->op));
     CD_TRY(check_shares(member, what, err));
     cd_sim_fault_at_op(sim, rank, CD_FAULT_BEFORE_OP, NULL, what);
-    if (sim->unwinding) return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped before %s", rank->port.rank, cddp_op_name(what->op));
-    if (member->comm->failure != CDDP_OK) return cd_fail(err, member->comm->failure, "group '%s': %s", member->comm->name, member->comm->why);
+    if (sim->unwinding)
+        return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped before %s", rank->port.rank, cddp_op_name(what->op));
+    if (member->comm->failure != CDDP_OK)
+        return cd_fail(err, member->comm->failure, "group '%s': %s", member->comm->name, member->comm->why);
     cd_part *p = NULL;
     CD_TRY(begin_part(member, what, &p, err));
     cd_sim_note(rank, "posted", member->comm->name, p->coll->ordinal);
     if (p->coll->order != NULL) choose_order(sim, p->coll, p);
     cd_sim_fault_at_op(sim, rank, CD_FAULT_INSIDE_OP, p, what);
-    if (sim->unwinding) return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped inside %s", rank->port.rank, cddp_op_name(what->op));
+    if (sim->unwinding)
+        return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped inside %s", rank->port.rank, cddp_op_name(what->op));
     if (p->stream_device != NULL) {
         p->coll->messages++;
-        if (!cd_stream_push_start(p->stream_device, what->stream, p)) return cd_fail(err, CDDP_E_NOMEM, "no memory to queue %s", cddp_op_name(what->op));
+        if (!cd_stream_push_start(p->stream_device, what->stream, p))
+            return cd_fail(err, CDDP_E_NOMEM, "no memory to queue %s", cddp_op_name(what->op));
     } else {
         enqueue(p);
     }
-    if (sim->unwinding) return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped inside %s", rank->port.rank, cddp_op_name(what->op));
+    if (sim->unwinding)
+        return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped inside %s", rank->port.rank, cddp_op_name(what->op));
     *part = p;
     return CDDP_OK;
 }
@@ -345,7 +375,8 @@ static cddp_status outcome(cd_part *part, cddp_error *err)
 {
     cd_sim_rank *rank = part->member->rank;
     cd_sim_fault_at_op(sim_of(part), rank, CD_FAULT_AFTER_OP, part, &part->what);
-    if (sim_of(part)->unwinding) return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped after %s", rank->port.rank, cddp_op_name(part->what.op));
+    if (sim_of(part)->unwinding)
+        return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped after %s", rank->port.rank, cddp_op_name(part->what.op));
     if (part->status == CDDP_OK) return CDDP_OK;
     return cd_fail(err, part->status, "%s", part->why != NULL ? part->why : "the operation failed");
 }
@@ -367,7 +398,8 @@ cddp_status cd_part_wait(cd_part *part, uint64_t timeout_ns, cddp_error *err)
     cd_sim *sim = sim_of(part);
     if (part->stream_device != NULL && part->state != CD_PART_ENDED) { /* the stream waits, the host does not */
         part->coll->messages++;
-        if (!cd_stream_push_join(part->stream_device, part->what.stream, part)) return cd_fail(err, CDDP_E_NOMEM, "no memory to queue a wait");
+        if (!cd_stream_push_join(part->stream_device, part->what.stream, part))
+            return cd_fail(err, CDDP_E_NOMEM, "no memory to queue a wait");
         return CDDP_OK;
     }
     if (part->state != CD_PART_ENDED) {
@@ -378,8 +410,10 @@ cddp_status cd_part_wait(cd_part *part, uint64_t timeout_ns, cddp_error *err)
         cd_wake wake = cd_sim_wait(sim, "waits", part, timeout_ns != 0 ? now + timeout_ns : UINT64_MAX);
         part->waiter = NULL;
         part->member->rank->times.exposed_ns += sim->now_ns - now;
-        if (part->state != CD_PART_ENDED && wake == CD_WAKE_ABORT) return cd_fail(err, CDDP_E_ABORTED, "the world ended while rank %u waited", part->member->rank->port.rank);
-        if (part->state != CD_PART_ENDED) return cd_fail(err, CDDP_E_TIMEOUT, "not completed within %llu ns", (unsigned long long)timeout_ns);
+        if (part->state != CD_PART_ENDED && wake == CD_WAKE_ABORT)
+            return cd_fail(err, CDDP_E_ABORTED, "the world ended while rank %u waited", part->member->rank->port.rank);
+        if (part->state != CD_PART_ENDED)
+            return cd_fail(err, CDDP_E_TIMEOUT, "not completed within %llu ns", (unsigned long long)timeout_ns);
     }
     CD_TRY(outcome(part, err));
     return CDDP_OK;
@@ -390,7 +424,8 @@ void cd_coll_reclaim(cd_coll *coll)
     if (coll->released < coll->size || coll->messages > 0) return;
     cd_comm *comm = coll->comm;
     for (uint32_t i = 0; i < coll->size; i++) /* what disagreeing members sent and nobody wanted */
-        while (coll->parts[i].inbox != NULL) cd_message_free(comm->sim, cd_inbox_take(&coll->parts[i], UINT32_MAX), true);
+        while (coll->parts[i].inbox != NULL)
+            cd_message_free(comm->sim, cd_inbox_take(&coll->parts[i], UINT32_MAX), true);
     if (!coll->is_pair) {
         cd_comm_trim(comm);
         return;
@@ -404,8 +439,10 @@ void cd_coll_reclaim(cd_coll *coll)
 
 void cd_part_release(cd_part *part)
 {
-    if (part->stream_device != NULL && part->state != CD_PART_ENDED && !sim_of(part)->unwinding) part->is_given_back = true;
-    else cd_part_forget(part);
+    if (part->stream_device != NULL && part->state != CD_PART_ENDED && !sim_of(part)->unwinding)
+        part->is_given_back = true;
+    else
+        cd_part_forget(part);
 }
 
 void cd_part_forget(cd_part *part)

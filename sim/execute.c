@@ -25,7 +25,11 @@ int64_t cd_numel(const cddp_tensor *tensor)
 /* Elements begin … begin + count of a contiguous tensor, as one dimension. */
 cddp_tensor cd_flat(const cddp_tensor *tensor, int64_t begin, int64_t count)
 {
-    cddp_tensor t = {.device = tensor->device, .storage = tensor->storage, .offset = tensor->offset + begin, .dtype = tensor->dtype, .dim_count = 1};
+    cddp_tensor t = {.device = tensor->device,
+                     .storage = tensor->storage,
+                     .offset = tensor->offset + begin,
+                     .dtype = tensor->dtype,
+                     .dim_count = 1};
     t.sizes[0] = count;
     t.strides[0] = 1;
     return t;
@@ -77,7 +81,8 @@ cddp_status cd_staging_take(cd_sim *sim, const cddp_tensor *like, int64_t numel,
     if (s == NULL) {
         s = cd_memory_allocate(&sim->memory, sizeof *s);
         if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to stage %lld elements", (long long)numel);
-        *s = (cd_staging){.device = like->device, .dtype = like->dtype, .numel = numel, .serial = cluster->staging_serial++};
+        *s = (cd_staging){
+            .device = like->device, .dtype = like->dtype, .numel = numel, .serial = cluster->staging_serial++};
         cddp_status status = like->device->allocate(like->device, like->dtype, numel, &s->storage, err);
         if (status != CDDP_OK) {
             cd_memory_release(&sim->memory, s, sizeof *s);
@@ -113,14 +118,22 @@ void cd_part_describe_program(cd_part *part)
 {
     const cddp_collective *c = &part->what;
     const cd_coll *coll = part->coll;
-    const cddp_tensor *subject = c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER || c->op == CDDP_OP_RECV ? &c->output : &c->input;
+    const cddp_tensor *subject =
+        c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER || c->op == CDDP_OP_RECV ? &c->output : &c->input;
     const cd_sim_config *config = &coll->comm->sim->host->config;
     int64_t numel = cd_numel(subject);
     if (c->op == CDDP_OP_ALLTOALL) numel /= coll->size;
-    part->program = (cd_program){.algorithm = config->algorithm, .op = c->op, .size = coll->size, .rank = part->index, .root = c->root,
-                                 .ranks_per_node = config->network.ranks_per_node, .numel = numel,
-                                 .element_bytes = subject->device != NULL ? (uint32_t)cddp_dtype_bytes(subject->dtype) : 0,
-                                 .counts = c->counts, .send_counts = c->send_counts};
+    part->program =
+        (cd_program){.algorithm = config->algorithm,
+                     .op = c->op,
+                     .size = coll->size,
+                     .rank = part->index,
+                     .root = c->root,
+                     .ranks_per_node = config->network.ranks_per_node,
+                     .numel = numel,
+                     .element_bytes = subject->device != NULL ? (uint32_t)cddp_dtype_bytes(subject->dtype) : 0,
+                     .counts = c->counts,
+                     .send_counts = c->send_counts};
     if (cd_algorithm_is_ring(config->algorithm)) part->program.ring = cd_ring_get_segments(&part->program);
     part->action = 0;
     part->is_blocked = false;
@@ -138,7 +151,8 @@ static bool shares_agree(const cd_coll *coll, const cddp_collective *first)
 {
     for (uint32_t i = 0; i < coll->size; i++) {
         const cddp_collective *c = &coll->parts[i].what;
-        if ((c->counts == NULL) != (first->counts == NULL) || (c->send_counts == NULL) != (first->send_counts == NULL)) return false;
+        if ((c->counts == NULL) != (first->counts == NULL) || (c->send_counts == NULL) != (first->send_counts == NULL))
+            return false;
         bool varied = c->op == CDDP_OP_ALLTOALL;
         for (uint32_t j = 0; c->counts != NULL && j < coll->size; j++) {
             const cddp_collective *peer = &coll->parts[j].what;
@@ -154,13 +168,15 @@ bool cd_coll_agrees(const cd_coll *coll)
 {
     if (coll->is_pair) return pair_agrees(coll);
     const cddp_collective *first = &coll->parts[0].what;
-    bool rooted = first->op == CDDP_OP_BROADCAST || first->op == CDDP_OP_REDUCE || first->op == CDDP_OP_GATHER || first->op == CDDP_OP_SCATTER;
+    bool rooted = first->op == CDDP_OP_BROADCAST || first->op == CDDP_OP_REDUCE || first->op == CDDP_OP_GATHER ||
+                  first->op == CDDP_OP_SCATTER;
     bool reduces = first->op == CDDP_OP_ALLREDUCE || first->op == CDDP_OP_REDUCE || first->op == CDDP_OP_REDUCE_SCATTER;
     bool receives = first->op == CDDP_OP_BROADCAST || first->op == CDDP_OP_SCATTER;
     int64_t numel = cd_numel(receives ? &first->output : &first->input);
     for (uint32_t i = 1; i < coll->size; i++) {
         const cddp_collective *c = &coll->parts[i].what;
-        if (c->op != first->op || (reduces && c->reduce_op != first->reduce_op) || (rooted && c->root != first->root)) return false;
+        if (c->op != first->op || (reduces && c->reduce_op != first->reduce_op) || (rooted && c->root != first->root))
+            return false;
         if (c->op == CDDP_OP_BARRIER) continue;
         const cddp_tensor *a = receives ? &c->output : &c->input, *b = receives ? &first->output : &first->input;
         if (a->dtype != b->dtype || (first->counts == NULL && cd_numel(a) != numel)) return false;
@@ -173,7 +189,8 @@ bool cd_coll_agrees(const cd_coll *coll)
 static int64_t share_of(const cd_part *part, int64_t *begin)
 {
     const int64_t *counts = part->what.counts;
-    int64_t equal = part->what.op == CDDP_OP_REDUCE_SCATTER ? part->program.numel / part->coll->size : part->program.numel;
+    int64_t equal =
+        part->what.op == CDDP_OP_REDUCE_SCATTER ? part->program.numel / part->coll->size : part->program.numel;
     *begin = 0;
     for (uint32_t i = 0; counts != NULL && i < part->index; i++) *begin += counts[i];
     if (counts != NULL) return counts[part->index];
@@ -181,7 +198,8 @@ static int64_t share_of(const cd_part *part, int64_t *begin)
     return equal;
 }
 
-static cddp_status copy(const cddp_tensor *dst, int64_t dst_begin, const cddp_tensor *src, int64_t src_begin, int64_t count, cddp_error *err)
+static cddp_status copy(const cddp_tensor *dst, int64_t dst_begin, const cddp_tensor *src, int64_t src_begin,
+                        int64_t count, cddp_error *err)
 {
     if (count == 0) return CDDP_OK;
     cddp_tensor d = cd_flat(dst, dst_begin, count), s = cd_flat(src, src_begin, count);
@@ -256,21 +274,25 @@ cddp_status cd_part_prepare(cd_part *part, cddp_error *err)
     return CDDP_OK;
 }
 
-cddp_status cd_part_apply(cd_part *part, const cd_action *action, const cddp_tensor *data, int64_t count, cddp_error *err)
+cddp_status cd_part_apply(cd_part *part, const cd_action *action, const cddp_tensor *data, int64_t count,
+                          cddp_error *err)
 {
     if (!part->has_content || count == 0) return CDDP_OK;
     cddp_tensor d = cd_flat(&part->work, action->begin, count), s = cd_flat(data, 0, count);
     cddp_red_op op = part->what.reduce_op;
     if (op == CDDP_RED_AVG || op == CDDP_RED_PREMUL_SUM) op = CDDP_RED_SUM;
-    if (action->kind == CD_ACTION_STORE) CD_TRY(d.device->copy(&d, &s, NULL, err));
-    else CD_TRY(d.device->reduce(op, &d, &s, NULL, err));
+    if (action->kind == CD_ACTION_STORE)
+        CD_TRY(d.device->copy(&d, &s, NULL, err));
+    else
+        CD_TRY(d.device->reduce(op, &d, &s, NULL, err));
     return CDDP_OK;
 }
 
 cddp_status cd_part_finish(cd_part *part, cddp_error *err)
 {
     const cddp_collective *c = &part->what;
-    bool is_result = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE_SCATTER || (c->op == CDDP_OP_REDUCE && c->root == part->index);
+    bool is_result = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE_SCATTER ||
+                     (c->op == CDDP_OP_REDUCE && c->root == part->index);
     if (!part->has_content || !is_result) return CDDP_OK;
     if (c->op == CDDP_OP_REDUCE_SCATTER) {
         int64_t begin = 0, count = share_of(part, &begin);
@@ -347,15 +369,17 @@ static cddp_status execute_ordered(cd_coll *coll, cddp_error *err)
 static cddp_status execute(cd_coll *coll, cddp_error *err)
 {
     for (uint32_t i = 0; i < coll->size; i++) CD_TRY(cd_part_prepare(&coll->parts[i], err));
-    bool ordered = coll->order != NULL && (coll->parts[0].what.op == CDDP_OP_ALLREDUCE || coll->parts[0].what.op == CDDP_OP_REDUCE ||
-                                           coll->parts[0].what.op == CDDP_OP_REDUCE_SCATTER);
+    bool ordered = coll->order != NULL &&
+                   (coll->parts[0].what.op == CDDP_OP_ALLREDUCE || coll->parts[0].what.op == CDDP_OP_REDUCE ||
+                    coll->parts[0].what.op == CDDP_OP_REDUCE_SCATTER);
     if (ordered) {
         CD_TRY(execute_ordered(coll, err));
     } else {
         uint32_t finished = 0;
         for (bool moved = true; moved && finished < coll->size;) {
             moved = false;
-            for (uint32_t i = 0; i < coll->size; i++) CD_TRY(run_until_blocked(&coll->parts[i], &finished, &moved, err));
+            for (uint32_t i = 0; i < coll->size; i++)
+                CD_TRY(run_until_blocked(&coll->parts[i], &finished, &moved, err));
         }
         CD_ASSERT(finished == coll->size); /* programs of members that agree fit together */
     }
@@ -375,7 +399,8 @@ cddp_status cd_coll_execute(cd_coll *coll, cddp_error *err)
     cddp_status status = execute(coll, err);
     for (uint32_t i = 0; i < coll->size; i++) {
         coll->parts[i].is_blocked = false;
-        while (coll->parts[i].inbox != NULL) cd_message_free(coll->comm->sim, cd_inbox_take(&coll->parts[i], UINT32_MAX), false);
+        while (coll->parts[i].inbox != NULL)
+            cd_message_free(coll->comm->sim, cd_inbox_take(&coll->parts[i], UINT32_MAX), false);
     }
     return status;
 }

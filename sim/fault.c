@@ -16,10 +16,7 @@ static const struct {
 #undef CD_FAULT
 };
 
-const char *cd_fault_name(cd_fault_kind kind)
-{
-    return (unsigned)kind < CD_FAULT_KIND_COUNT ? rows[kind].name : "?";
-}
+const char *cd_fault_name(cd_fault_kind kind) { return (unsigned)kind < CD_FAULT_KIND_COUNT ? rows[kind].name : "?"; }
 
 const char *cd_fault_summary(cd_fault_kind kind)
 {
@@ -40,33 +37,45 @@ int32_t cd_fault_find(const char *name)
 
 cddp_status cd_fault_check(const cd_fault *fault, uint32_t world_size, cddp_error *err)
 {
-    if ((unsigned)fault->kind >= CD_FAULT_KIND_COUNT) return cd_fail(err, CDDP_E_CONFIG, "there is no fault %d", (int)fault->kind);
+    if ((unsigned)fault->kind >= CD_FAULT_KIND_COUNT)
+        return cd_fail(err, CDDP_E_CONFIG, "there is no fault %d", (int)fault->kind);
     const char *name = rows[fault->kind].name;
     cd_fault_scope scope = rows[fault->kind].scope;
     if (fault->rank >= world_size)
         return cd_fail(err, CDDP_E_CONFIG, "fault %s strikes rank %u of a world of %u", name, fault->rank, world_size);
-    if (scope == CD_FAULT_ON_LINK && fault->peer != UINT32_MAX && (fault->peer >= world_size || fault->peer == fault->rank))
-        return cd_fail(err, CDDP_E_CONFIG, "fault %s: there is no link from rank %u to rank %u in a world of %u", name, fault->rank, fault->peer, world_size);
+    if (scope == CD_FAULT_ON_LINK && fault->peer != UINT32_MAX &&
+        (fault->peer >= world_size || fault->peer == fault->rank))
+        return cd_fail(err, CDDP_E_CONFIG, "fault %s: there is no link from rank %u to rank %u in a world of %u", name,
+                       fault->rank, fault->peer, world_size);
     if (scope == CD_FAULT_ON_DATA && (fault->when == CD_FAULT_AT_TIME || fault->when == CD_FAULT_AFTER_OP))
-        return cd_fail(err, CDDP_E_CONFIG, "fault %s needs a collective whose contribution it changes: before_op or inside_op", name);
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "fault %s needs a collective whose contribution it changes: before_op or inside_op", name);
     if (scope == CD_FAULT_ON_LINK && fault->when != CD_FAULT_AT_TIME && fault->when != CD_FAULT_BEFORE_OP)
         return cd_fail(err, CDDP_E_CONFIG, "fault %s acts on a link: at_time or before_op", name);
     if (fault->kind == CD_FAULT_slow_rank && fault->amount == 0)
-        return cd_fail(err, CDDP_E_CONFIG, "fault slow_rank of rank %u needs a factor in permille, 2000 is twice as slow", fault->rank);
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "fault slow_rank of rank %u needs a factor in permille, 2000 is twice as slow", fault->rank);
     return CDDP_OK;
 }
 
 void cd_fault_print(const cd_fault *fault, char *text, size_t text_bytes)
 {
     static const char *const words[CD_FAULT_KIND_COUNT] = {
-        [CD_FAULT_kill] = "dies", [CD_FAULT_hang] = "hangs", [CD_FAULT_slow_rank] = "becomes slow",
-        [CD_FAULT_link_cut] = "loses its link", [CD_FAULT_link_delay] = "gets a slower link",
-        [CD_FAULT_link_reorder] = "has a message overtaken", [CD_FAULT_chunk_corrupt] = "sends a corrupt chunk",
-        [CD_FAULT_bit_flip] = "suffers a bit flip", [CD_FAULT_nan] = "contributes a NaN",
+        [CD_FAULT_kill] = "dies",
+        [CD_FAULT_hang] = "hangs",
+        [CD_FAULT_slow_rank] = "becomes slow",
+        [CD_FAULT_link_cut] = "loses its link",
+        [CD_FAULT_link_delay] = "gets a slower link",
+        [CD_FAULT_link_reorder] = "has a message overtaken",
+        [CD_FAULT_chunk_corrupt] = "sends a corrupt chunk",
+        [CD_FAULT_bit_flip] = "suffers a bit flip",
+        [CD_FAULT_nan] = "contributes a NaN",
     };
-    static const char *const moments[] = {"at", "before its collective", "inside its collective", "after its collective"};
+    static const char *const moments[] = {"at", "before its collective", "inside its collective",
+                                          "after its collective"};
     char peer[32] = "";
-    if (rows[fault->kind].scope == CD_FAULT_ON_LINK && fault->peer != UINT32_MAX) snprintf(peer, sizeof peer, " to rank %u", fault->peer);
+    if (rows[fault->kind].scope == CD_FAULT_ON_LINK && fault->peer != UINT32_MAX)
+        snprintf(peer, sizeof peer, " to rank %u", fault->peer);
     snprintf(text, text_bytes, "rank %u %s%s %s %llu%s", fault->rank, words[fault->kind], peer, moments[fault->when],
              (unsigned long long)fault->at, fault->when == CD_FAULT_AT_TIME ? " ns" : "");
 }

@@ -42,14 +42,8 @@ static void after_switch(void *fake, const void **stack, size_t *bytes)
     __sanitizer_finish_switch_fiber(fake, stack, bytes);
 }
 #else
-static void before_switch(void **fake, const void *stack, size_t bytes)
-{
-    (void)fake, (void)stack, (void)bytes;
-}
-static void after_switch(void *fake, const void **stack, size_t *bytes)
-{
-    (void)fake, (void)stack, (void)bytes;
-}
+static void before_switch(void **fake, const void *stack, size_t bytes) { (void)fake, (void)stack, (void)bytes; }
+static void after_switch(void *fake, const void **stack, size_t *bytes) { (void)fake, (void)stack, (void)bytes; }
 #endif
 
 #if defined(CD_TSAN)
@@ -58,10 +52,7 @@ static void after_switch(void *fake, const void **stack, size_t *bytes)
 
 #define RED_ZONE_BYTE 0xa5
 
-const char *cd_fiber_mechanism(void)
-{
-    return cd_switch_name;
-}
+const char *cd_fiber_mechanism(void) { return cd_switch_name; }
 
 static void body(cd_fiber *fiber)
 {
@@ -158,12 +149,6 @@ void cd_fiber_unmap(void *memory, size_t bytes)
     if (memory != NULL) munmap(memory, bytes);
 }
 
-bool cd_fiber_guard(void *memory, size_t bytes)
-{
-    return mprotect(memory, bytes, PROT_NONE) == 0;
-}
+bool cd_fiber_guard(void *memory, size_t bytes) { return mprotect(memory, bytes, PROT_NONE) == 0; }
 
-size_t cd_fiber_page_bytes(void)
-{
-    return (size_t)sysconf(_SC_PAGESIZE);
-}
+size_t cd_fiber_page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }

@@ -41,10 +41,7 @@ void cd_switch_enter(cd_fiber *fiber)
     fiber->context = jump_fcontext(fiber->context, argument).context;
 }
 
-void cd_switch_leave(cd_fiber *fiber)
-{
-    fiber->caller = jump_fcontext(fiber->caller, NULL).context;
-}
+void cd_switch_leave(cd_fiber *fiber) { fiber->caller = jump_fcontext(fiber->caller, NULL).context; }
 
 unsigned char *cd_switch_top(const cd_fiber *fiber)
 {

@@ -19,7 +19,8 @@
 
 static bool same_ranks(const cd_comm *comm, const cddp_group_spec *spec)
 {
-    return comm->size == spec->group_size && memcmp(comm->ranks, spec->members, spec->group_size * sizeof *spec->members) == 0;
+    return comm->size == spec->group_size &&
+           memcmp(comm->ranks, spec->members, spec->group_size * sizeof *spec->members) == 0;
 }
 
 /* As core/comm does it: equal on all members without asking. */
@@ -50,7 +51,8 @@ static cd_comm *make_comm(cd_sim *sim, const cddp_group_spec *spec)
     cd_comm *comm = cd_memory_allocate(m, sizeof *comm);
     if (comm == NULL) return NULL;
     uint32_t n = spec->group_size;
-    *comm = (cd_comm){.sim = sim, .id = id_of(spec), .size = n, .name_bytes = strlen(spec->name) + 1, .window_capacity = 8};
+    *comm =
+        (cd_comm){.sim = sim, .id = id_of(spec), .size = n, .name_bytes = strlen(spec->name) + 1, .window_capacity = 8};
     comm->name = cd_memory_allocate(m, comm->name_bytes);
     comm->ranks = cd_memory_allocate(m, n * sizeof *comm->ranks);
     comm->members = cd_memory_allocate(m, n * sizeof *comm->members);
@@ -85,10 +87,13 @@ static uint32_t smaller_limit(uint32_t a, uint32_t b)
 static cddp_status check_join(const cd_comm *comm, const cddp_group_spec *spec, uint32_t rank, cddp_error *err)
 {
     if (!same_ranks(comm, spec)) /* P1 */
-        return cd_fail(err, CDDP_E_MISMATCH, "group '%s': rank %u joins with %u members, others with %u, or in another order: the name is taken by another set of ranks",
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "group '%s': rank %u joins with %u members, others with %u, or in another order: the name is "
+                       "taken by another set of ranks",
                        spec->name, rank, spec->group_size, comm->size);
     if (comm->members[spec->group_rank].is_joined)
-        return cd_fail(err, CDDP_E_MISMATCH, "group '%s': rank %u joins twice, before the others joined once", spec->name, rank);
+        return cd_fail(err, CDDP_E_MISMATCH, "group '%s': rank %u joins twice, before the others joined once",
+                       spec->name, rank);
     return CDDP_OK;
 }
 
@@ -102,8 +107,11 @@ static cddp_status wait_for_members(cd_member *member, uint64_t timeout_ns, cddp
         cd_wake wake = cd_sim_wait(sim, "waits for the members of a group", NULL, deadline);
         member->rank->waiting_group = NULL;
         if (wake == CD_WAKE_DONE) continue;
-        if (wake == CD_WAKE_ABORT) return cd_fail(err, CDDP_E_ABORTED, "group '%s': the world ended while rank %u waited for its members", comm->name, member->rank->port.rank);
-        return cd_fail(err, CDDP_E_TIMEOUT, "group '%s': %u of %u members joined within %llu ns", comm->name, comm->joined, comm->size, (unsigned long long)timeout_ns);
+        if (wake == CD_WAKE_ABORT)
+            return cd_fail(err, CDDP_E_ABORTED, "group '%s': the world ended while rank %u waited for its members",
+                           comm->name, member->rank->port.rank);
+        return cd_fail(err, CDDP_E_TIMEOUT, "group '%s': %u of %u members joined within %llu ns", comm->name,
+                       comm->joined, comm->size, (unsigned long long)timeout_ns);
     }
     if (comm->failure != CDDP_OK) return cd_fail(err, comm->failure, "group '%s': %s", comm->name, comm->why);
     return CDDP_OK;
@@ -114,17 +122,25 @@ cddp_status cd_member_open(cddp_rank *port, const cddp_group_spec *spec, cd_memb
     cd_sim *sim = port->world;
     cd_sim_rank *rank = cd_sim_rank_of(port);
     const cd_sim_config *config = &sim->host->config;
-    if (cd_sim_is_over_for(sim, rank)) return cd_fail(err, CDDP_E_ABORTED, "the world has ended; group '%s' is not opened", spec->name);
+    if (cd_sim_is_over_for(sim, rank))
+        return cd_fail(err, CDDP_E_ABORTED, "the world has ended; group '%s' is not opened", spec->name);
     for (uint32_t i = 0; i < spec->group_size; i++)
         if (spec->members[i] >= sim->world_size)
-            return cd_fail(err, CDDP_E_ARG, "group '%s' names rank %u of a world of %u", spec->name, spec->members[i], sim->world_size);
+            return cd_fail(err, CDDP_E_ARG, "group '%s' names rank %u of a world of %u", spec->name, spec->members[i],
+                           sim->world_size);
     cd_comm *comm = find_comm(sim, spec);
-    if (comm != NULL) CD_TRY(check_join(comm, spec, port->rank, err));
-    else comm = make_comm(sim, spec);
+    if (comm != NULL)
+        CD_TRY(check_join(comm, spec, port->rank, err));
+    else
+        comm = make_comm(sim, spec);
     if (comm == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, spec->group_size);
     cd_member *m = &comm->members[spec->group_rank];
     uint64_t timeout = spec->timeout_ns != 0 ? spec->timeout_ns : config->timeout_ns;
-    *m = (cd_member){.comm = comm, .rank = rank, .index = spec->group_rank, .timeout_ns = timeout, .is_joined = true,
+    *m = (cd_member){.comm = comm,
+                     .rank = rank,
+                     .index = spec->group_rank,
+                     .timeout_ns = timeout,
+                     .is_joined = true,
                      .slots_max = smaller_limit(spec->in_flight_max, config->slots_per_rank)};
     comm->joined++;
     cd_sim_note(rank, "joined group", comm->name, 0);
@@ -149,8 +165,10 @@ cd_coll *cd_comm_make_coll(cd_comm *comm, uint32_t size)
     size_t bytes = sizeof(cd_coll) + size * sizeof(cd_part), order_bytes = ordered ? size * sizeof(uint32_t) : 0;
     cd_coll **pool = size == comm->size ? &comm->free_colls : &comm->free_pairs;
     cd_coll *coll = *pool;
-    if (coll != NULL) *pool = coll->next;
-    else coll = cd_memory_allocate(&sim->memory, bytes + order_bytes);
+    if (coll != NULL)
+        *pool = coll->next;
+    else
+        coll = cd_memory_allocate(&sim->memory, bytes + order_bytes);
     if (coll == NULL) return NULL;
     *coll = (cd_coll){.comm = comm, .size = size};
     if (ordered) coll->order = (uint32_t *)(void *)((char *)coll + bytes);
@@ -176,7 +194,8 @@ static bool grow_window(cd_comm *comm)
     size_t capacity = comm->window_capacity * 2;
     cd_coll **window = cd_memory_allocate(m, capacity * sizeof *window);
     if (window == NULL) return false;
-    for (size_t i = 0; i < comm->window_count; i++) window[i] = comm->window[(comm->window_first + i) % comm->window_capacity];
+    for (size_t i = 0; i < comm->window_count; i++)
+        window[i] = comm->window[(comm->window_first + i) % comm->window_capacity];
     cd_memory_release(m, comm->window, comm->window_capacity * sizeof *window);
     comm->window = window;
     comm->window_capacity = capacity;
@@ -210,7 +229,9 @@ cd_coll *cd_comm_get_pair(cd_comm *comm, const cddp_collective *what, uint32_t m
     for (; *link != NULL; link = &(*link)->next) {
         cd_coll *c = *link;
         const cd_part *other = &c->parts[1 - *part];
-        if (c->pair[0] == from && c->pair[1] == to && c->parts[*part].state == CD_PART_EMPTY && other->what.tag == what->tag) return c;
+        if (c->pair[0] == from && c->pair[1] == to && c->parts[*part].state == CD_PART_EMPTY &&
+            other->what.tag == what->tag)
+            return c;
     }
     cd_coll *coll = cd_comm_make_coll(comm, 2);
     if (coll == NULL) return NULL;
@@ -257,7 +278,8 @@ void cd_comm_fail(cd_comm *comm, cddp_status status, const char *why)
     }
     for (cd_coll *c = comm->pairs; c != NULL; c = c->next) fail_coll(c, status);
     for (uint32_t i = 0; i < comm->size; i++)
-        if (comm->members[i].is_joined && comm->members[i].rank->waiting_group == comm) cd_sim_wake(comm->sim, comm->members[i].rank, CD_WAKE_DONE);
+        if (comm->members[i].is_joined && comm->members[i].rank->waiting_group == comm)
+            cd_sim_wake(comm->sim, comm->members[i].rank, CD_WAKE_DONE);
 }
 
 cddp_status cd_member_abort(cd_member *member, const char *reason, cddp_error *err)
@@ -265,7 +287,8 @@ cddp_status cd_member_abort(cd_member *member, const char *reason, cddp_error *e
     cd_comm *comm = member->comm;
     char why[CD_WHY_BYTES];
     if (cd_sim_is_over_for(comm->sim, member->rank)) return cd_fail(err, CDDP_E_ABORTED, "the world has ended");
-    snprintf(why, sizeof why, "rank %u aborted the group: %s", member->rank->port.rank, reason != NULL ? reason : "no reason given");
+    snprintf(why, sizeof why, "rank %u aborted the group: %s", member->rank->port.rank,
+             reason != NULL ? reason : "no reason given");
     cd_comm_fail(comm, CDDP_E_ABORTED, why);
     return CDDP_OK;
 }
@@ -316,72 +339,4 @@ void cd_member_close(cd_member *member)
         cd_memory_release(m, comm->window[(comm->window_first + i) % comm->window_capacity], bytes);
     for (cd_coll *c = comm->free_colls, *next; c != NULL; c = next) next = c->next, cd_memory_release(m, c, bytes);
     free_comm(comm);
-}
-
-/* ---- the cluster ---- */
-
-cddp_status cd_cluster_init(cd_sim *sim, cddp_error *err)
-{
-    size_t ports = cd_network_port_count(&sim->host->network), bytes = ports * sizeof(uint64_t);
-    struct cd_cluster *c = cd_memory_allocate(&sim->memory, sizeof *c);
-    if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the cluster");
-    *c = (struct cd_cluster){.send_port_free_ns = cd_memory_allocate(&sim->memory, bytes), .receive_port_free_ns = cd_memory_allocate(&sim->memory, bytes)};
-    if (c->send_port_free_ns == NULL || c->receive_port_free_ns == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu ports", ports);
-    memset(c->send_port_free_ns, 0, bytes);
-    memset(c->receive_port_free_ns, 0, bytes);
-    sim->cluster = c;
-    return CDDP_OK;
-}
-
-static void release_staging(cd_staging *list)
-{
-    for (cd_staging *s = list; s != NULL; s = s->next) s->device->release(s->device, s->dtype, s->numel, s->storage);
-}
-
-void cd_cluster_fini(cd_sim *sim)
-{
-    if (sim->cluster == NULL) return;
-    release_staging(sim->cluster->free_staging);
-    release_staging(sim->cluster->used_staging);
-    sim->cluster = NULL;
-}
-
-static void lose_parts(cd_coll *coll, const cd_sim_rank *rank)
-{
-    for (uint32_t i = 0; i < coll->size; i++) {
-        cd_part *p = &coll->parts[i];
-        if (p->member != NULL && p->member->rank == rank && (p->state == CD_PART_QUEUED || p->state == CD_PART_STARTED)) cd_part_lose(p);
-    }
-}
-
-typedef struct death_notice {
-    cd_sim_event event; /* first */
-    uint32_t rank;
-} death_notice;
-
-/* The others' sockets close: as Gloo and MPI notice a dead peer, and NCCL by itself does not. */
-static void notice(cd_sim *sim, cd_sim_event *event)
-{
-    uint32_t rank = ((const death_notice *)(void *)event)->rank;
-    char why[CD_WHY_BYTES];
-    snprintf(why, sizeof why, "rank %u closed its connections", rank);
-    for (cd_comm *c = sim->cluster->comms; c != NULL; c = c->next)
-        for (uint32_t i = 0; i < c->size; i++)
-            if (c->ranks[i] == rank && !c->members[i].is_closed) cd_comm_fail(c, CDDP_E_BACKEND, why);
-}
-
-void cd_cluster_rank_died(cd_sim *sim, cd_sim_rank *rank)
-{
-    for (cd_comm *c = sim->cluster->comms; c != NULL; c = c->next) {
-        for (size_t i = 0; i < c->window_count; i++) {
-            cd_coll *coll = c->window[(c->window_first + i) % c->window_capacity];
-            if (coll != NULL) lose_parts(coll, rank);
-        }
-        for (cd_coll *p = c->pairs; p != NULL; p = p->next) lose_parts(p, rank);
-    }
-    uint64_t delay = sim->host->config.death_notice_ns;
-    death_notice *n = delay != 0 ? cd_memory_allocate(&sim->memory, sizeof *n) : NULL;
-    if (n == NULL) return;
-    *n = (death_notice){{notice}, rank->port.rank};
-    cd_sim_schedule_event(sim, &n->event, sim->now_ns + delay);
 }

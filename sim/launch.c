@@ -16,10 +16,7 @@
 #define DEFAULT_DEVIATIONS 65536u
 #define WORLD_SIZE_MAX 65536u
 
-static size_t round_up(size_t bytes, size_t unit)
-{
-    return (bytes + unit - 1) / unit * unit;
-}
+static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 /* ---- configuration ---- */
 
@@ -35,18 +32,24 @@ static cddp_status check_config(const cd_sim_config *c, cddp_error *err)
 {
     if (c == NULL) return cd_fail(err, CDDP_E_ARG, "a world needs a configuration");
     if (c->world_size == 0 || c->world_size > WORLD_SIZE_MAX)
-        return cd_fail(err, CDDP_E_CONFIG, "a simulated world has 1 to %u ranks, not %u", WORLD_SIZE_MAX, c->world_size);
-    if ((unsigned)c->algorithm >= CD_ALGORITHM_COUNT) return cd_fail(err, CDDP_E_CONFIG, "there is no all-reduce algorithm %d", (int)c->algorithm);
-    if ((unsigned)c->transport > CD_SIM_MESSAGES) return cd_fail(err, CDDP_E_CONFIG, "there is no transport %d", (int)c->transport);
+        return cd_fail(err, CDDP_E_CONFIG, "a simulated world has 1 to %u ranks, not %u", WORLD_SIZE_MAX,
+                       c->world_size);
+    if ((unsigned)c->algorithm >= CD_ALGORITHM_COUNT)
+        return cd_fail(err, CDDP_E_CONFIG, "there is no all-reduce algorithm %d", (int)c->algorithm);
+    if ((unsigned)c->transport > CD_SIM_MESSAGES)
+        return cd_fail(err, CDDP_E_CONFIG, "there is no transport %d", (int)c->transport);
     if (c->stack_bytes != 0 && c->stack_bytes < 16384)
         return cd_fail(err, CDDP_E_CONFIG, "a rank's stack of %zu bytes is too small; at least 16384", c->stack_bytes);
-    if (c->fault_count > 0 && c->faults == NULL) return cd_fail(err, CDDP_E_ARG, "%zu faults, but no array of them", c->fault_count);
+    if (c->fault_count > 0 && c->faults == NULL)
+        return cd_fail(err, CDDP_E_ARG, "%zu faults, but no array of them", c->fault_count);
     if (c->algorithm == CD_ALGORITHM_any_order && c->transport == CD_SIM_MODEL)
-        return cd_fail(err, CDDP_E_CONFIG, "algorithm any_order has no static graph to time: use transport direct or messages");
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "algorithm any_order has no static graph to time: use transport direct or messages");
     for (size_t i = 0; i < c->fault_count; i++) {
         CD_TRY(cd_fault_check(&c->faults[i], c->world_size, err));
         if (cd_fault_get_scope(c->faults[i].kind) == CD_FAULT_ON_LINK && c->transport != CD_SIM_MESSAGES)
-            return cd_fail(err, CDDP_E_CONFIG, "fault %s needs transport messages: there are no links otherwise", cd_fault_name(c->faults[i].kind));
+            return cd_fail(err, CDDP_E_CONFIG, "fault %s needs transport messages: there are no links otherwise",
+                           cd_fault_name(c->faults[i].kind));
     }
     return CDDP_OK;
 }
@@ -71,7 +74,8 @@ static cddp_status copy_config(cd_sim_host *host, cddp_error *err)
     host->options = cd_allocate_array(host->allocator, host->options_max, sizeof *host->options);
     if (c->network.slow_permille != NULL) host->slow = cd_allocate_array(host->allocator, n, sizeof *host->slow);
     if (c->fault_count > 0) host->faults = cd_allocate_array(host->allocator, c->fault_count, sizeof *host->faults);
-    if (host->options == NULL || (c->network.slow_permille != NULL && host->slow == NULL) || (c->fault_count > 0 && host->faults == NULL))
+    if (host->options == NULL || (c->network.slow_permille != NULL && host->slow == NULL) ||
+        (c->fault_count > 0 && host->faults == NULL))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a world of %u ranks", n);
     if (host->slow != NULL) memcpy(host->slow, c->network.slow_permille, n * sizeof *host->slow);
     if (host->faults != NULL) memcpy(host->faults, c->faults, c->fault_count * sizeof *host->faults);
@@ -93,7 +97,9 @@ static cddp_status map_block(cd_sim_host *host, cddp_error *err)
     host->stack_stride = host->stack_bytes + page;
     host->block_bytes = host->stacks_offset + host->stack_stride * c->world_size;
     host->block = cd_fiber_map(host->block_bytes);
-    if (host->block == NULL) return cd_fail(err, CDDP_E_NOMEM, "no address space for a world of %u ranks and %zu bytes", c->world_size, host->block_bytes);
+    if (host->block == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no address space for a world of %u ranks and %zu bytes", c->world_size,
+                       host->block_bytes);
     for (uint32_t i = 0; i < c->world_size; i++)
         if (!cd_fiber_guard(host->block + host->stacks_offset + i * host->stack_stride, page))
             return cd_fail(err, CDDP_E_LIMIT, "the system refuses a guard page for the stack of rank %u", i);
@@ -177,14 +183,16 @@ cddp_status cd_sim_begin(cd_sim *sim, cddp_rank_fn program, void *argument, cddp
 
 static void fill_result(const cd_sim *sim, const cd_sim_rank *rank, cddp_rank_result *result)
 {
-    *result = (cddp_rank_result){.size = sizeof *result, .end = CDDP_RANK_RETURNED, .status = rank->status, .error = rank->error};
+    *result = (cddp_rank_result){
+        .size = sizeof *result, .end = CDDP_RANK_RETURNED, .status = rank->status, .error = rank->error};
     if (rank->overflowed) {
         result->end = CDDP_RANK_CRASHED;
         result->detail = 11; /* as a process would die of it: SIGSEGV */
     } else if (rank->killed) {
         result->end = CDDP_RANK_KILLED;
         result->detail = 9; /* SIGKILL */
-        result->status = cd_fail(&result->error, CDDP_E_ABORTED, "rank %u was killed by a planted fault", rank->port.rank);
+        result->status =
+            cd_fail(&result->error, CDDP_E_ABORTED, "rank %u was killed by a planted fault", rank->port.rank);
     } else if (rank->hung) {
         result->end = CDDP_RANK_HUNG;
         result->status = sim->out_of_memory ? CDDP_E_NOMEM : CDDP_E_TIMEOUT;
@@ -198,8 +206,8 @@ cddp_status cd_sim_end(cd_sim *sim, cddp_rank_result *results, cddp_error *err)
     for (uint32_t i = 0; i < sim->world_size; i++) fill_result(sim, &sim->ranks[i], &results[i]);
     sim->stats.heap_used_peak = sim->memory.peak_bytes;
     if (sim->out_of_memory)
-        return cd_fail(err, CDDP_E_NOMEM, "the world's %zu bytes are used up after %llu ns; raise heap_bytes", sim->host->region_bytes,
-                       (unsigned long long)sim->now_ns);
+        return cd_fail(err, CDDP_E_NOMEM, "the world's %zu bytes are used up after %llu ns; raise heap_bytes",
+                       sim->host->region_bytes, (unsigned long long)sim->now_ns);
     return CDDP_OK;
 }
 
@@ -214,16 +222,14 @@ static cddp_status launch(void *world, cddp_rank_fn program, void *argument, cdd
         cd_sim_decide(sim, chooser->choose(chooser->self, choice, place));
     }
     CD_TRY(cd_sim_end(sim, results, err));
-    if (chooser != NULL && chooser->finish != NULL) CD_TRY(chooser->finish(chooser->self, sim->schedule.choice_count, err));
+    if (chooser != NULL && chooser->finish != NULL)
+        CD_TRY(chooser->finish(chooser->self, sim->schedule.choice_count, err));
     return CDDP_OK;
 }
 
 /* ---- the world port ---- */
 
-static uint64_t now_ns(cddp_rank *rank)
-{
-    return ((const cd_sim *)rank->world)->now_ns;
-}
+static uint64_t now_ns(cddp_rank *rank) { return ((const cd_sim *)rank->world)->now_ns; }
 
 static cddp_status over(cddp_rank *rank, cddp_error *err)
 {
@@ -257,7 +263,9 @@ static cddp_status compute(cddp_rank *port, uint64_t duration_ns, const char *la
     const uint32_t *slow = sim->host->slow;
     if (rank->slow_until_ns <= sim->now_ns) rank->slow_permille = 1000;
     uint64_t permille = (uint64_t)rank->slow_permille * (slow != NULL ? slow[port->rank] : 1000) / 1000;
-    if (duration_ns > UINT64_MAX / 4 / (permille + 1)) return cd_fail(err, CDDP_E_ARG, "rank %u cannot compute for %llu ns", port->rank, (unsigned long long)duration_ns);
+    if (duration_ns > UINT64_MAX / 4 / (permille + 1))
+        return cd_fail(err, CDDP_E_ARG, "rank %u cannot compute for %llu ns", port->rank,
+                       (unsigned long long)duration_ns);
     duration_ns = duration_ns * permille / 1000;
     CD_SIM_EMIT(sim, compute, label, .duration = (int64_t)duration_ns, .who = port->rank);
     rank->times.compute_ns += duration_ns;
@@ -284,7 +292,8 @@ static void yield(cddp_rank *port)
 
 const cddp_world_ops *cd_sim_ops(void)
 {
-    static const cddp_world_ops ops = {sizeof ops, CDDP_WORLD_ABI, "sim", launch, now_ns, sleep_ns, compute, choose, yield};
+    static const cddp_world_ops ops = {sizeof ops, CDDP_WORLD_ABI, "sim",  launch, now_ns,
+                                       sleep_ns,   compute,        choose, yield};
     return &ops;
 }
 
@@ -296,15 +305,13 @@ static void make_rank(cd_sim *sim, uint32_t i)
     rank->port = (cddp_rank){cd_sim_ops(), sim, i, sim->world_size, &rank->allocator};
     rank->slow_permille = 1000;
     rank->slow_until_ns = 0;
-    cd_sim_start_rank(sim, rank, host->block + host->stacks_offset + (i + 1) * host->stack_stride - host->stack_bytes, host->stack_bytes);
+    cd_sim_start_rank(sim, rank, host->block + host->stacks_offset + (i + 1) * host->stack_stride - host->stack_bytes,
+                      host->stack_bytes);
 }
 
 /* ---- looking at it ---- */
 
-uint32_t cd_sim_world_size(const cd_sim *sim)
-{
-    return sim->world_size;
-}
+uint32_t cd_sim_world_size(const cd_sim *sim) { return sim->world_size; }
 
 void cd_sim_get_stats(const cd_sim *sim, cd_sim_stats *stats)
 {
@@ -313,10 +320,7 @@ void cd_sim_get_stats(const cd_sim *sim, cd_sim_stats *stats)
     stats->heap_used_peak = sim->memory.peak_bytes;
 }
 
-const cd_schedule *cd_sim_schedule(const cd_sim *sim)
-{
-    return &sim->schedule;
-}
+const cd_schedule *cd_sim_schedule(const cd_sim *sim) { return &sim->schedule; }
 
 cd_sim_rank_times cd_sim_get_rank_times(const cd_sim *sim, uint32_t rank)
 {
@@ -324,7 +328,4 @@ cd_sim_rank_times cd_sim_get_rank_times(const cd_sim *sim, uint32_t rank)
     return sim->ranks[rank].times;
 }
 
-cd_algorithm cd_sim_get_algorithm(const cd_sim *sim)
-{
-    return sim->host->config.algorithm;
-}
+cd_algorithm cd_sim_get_algorithm(const cd_sim *sim) { return sim->host->config.algorithm; }

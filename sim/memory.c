@@ -88,10 +88,7 @@ void cd_memory_release(cd_memory *memory, void *block, size_t bytes)
     hide(block, class_bytes);
 }
 
-static void *table_allocate(void *context, size_t bytes)
-{
-    return cd_memory_allocate(context, bytes);
-}
+static void *table_allocate(void *context, size_t bytes) { return cd_memory_allocate(context, bytes); }
 
 static void *table_resize(void *context, void *block, size_t bytes_old, size_t bytes_new)
 {
@@ -104,10 +101,7 @@ static void *table_resize(void *context, void *block, size_t bytes_old, size_t b
     return moved;
 }
 
-static void table_release(void *context, void *block, size_t bytes)
-{
-    cd_memory_release(context, block, bytes);
-}
+static void table_release(void *context, void *block, size_t bytes) { cd_memory_release(context, block, bytes); }
 
 cddp_allocator cd_memory_table(cd_memory *memory)
 {

@@ -2,7 +2,8 @@
 /* When every part of a collective ends, from the static graph of its program: no event queue, no contention between
 ** operations. The same costs as in transport.c, so both agree to the nanosecond where nothing is shared.
 **
-** Any program can be timed by walking it (time_program); a ring is timed as a recurrence over rows of ranks (ring_time.c).
+** Any program can be timed by walking it (time_program); a ring is timed as a recurrence over rows of ranks
+*(ring_time.c).
 */
 #include "core/base/assert.h"
 #include "core/base/hash.h"
@@ -36,7 +37,8 @@ static void send_timed(walk *w, cd_part *part, const cd_action *a)
         uint64_t *port = &w->port_free[part->index];
         *port = (*port > part->time_ns ? *port : part->time_ns) + link->overhead_ns + busy;
         uint64_t key = cd_hash_mix(w->coll->comm->id, w->coll->ordinal);
-        m->time_ns = *port + cd_network_latency_ns(network, from, to, network->config.jitter_ns != 0 ? cd_hash_mix(key, part->action) : 0);
+        m->time_ns = *port + cd_network_latency_ns(network, from, to,
+                                                   network->config.jitter_ns != 0 ? cd_hash_mix(key, part->action) : 0);
         if (network->config.jitter_ns != 0) {
             if (m->time_ns < part->last_arrival_ns) m->time_ns = part->last_arrival_ns;
             part->last_arrival_ns = m->time_ns;
@@ -80,7 +82,9 @@ static bool time_ring(walk *w)
 {
     cd_coll *coll = w->coll;
     cd_program *p = &coll->parts[0].program;
-    if (p->op != CDDP_OP_ALLREDUCE || !cd_algorithm_is_ring(p->algorithm) || p->size < 2 || w->sim->host->network.config.jitter_ns != 0) return false;
+    if (p->op != CDDP_OP_ALLREDUCE || !cd_algorithm_is_ring(p->algorithm) || p->size < 2 ||
+        w->sim->host->network.config.jitter_ns != 0)
+        return false;
     size_t scratch = cd_ring_time_scratch(p), bytes = (scratch + 2 * coll->size) * sizeof(double);
     double *memory = cd_memory_allocate(&w->sim->memory, bytes);
     if (memory == NULL) return false;

@@ -35,7 +35,8 @@ cddp_status cd_network_init(cd_network *network, const cd_network_config *config
     if (config->intra.bytes_per_second > limit * 1000 || config->inter.bytes_per_second > limit * 1000)
         return cd_fail(err, CDDP_E_CONFIG, "a bandwidth of more than 10^15 bytes per second: 0 means infinite");
     if (config->nics_per_node != 0 && config->ranks_per_node == 0)
-        return cd_fail(err, CDDP_E_CONFIG, "nics_per_node is %u, but no ranks_per_node is given", config->nics_per_node);
+        return cd_fail(err, CDDP_E_CONFIG, "nics_per_node is %u, but no ranks_per_node is given",
+                       config->nics_per_node);
     *network = (cd_network){.config = *config, .world_size = world_size, .seed = seed};
     return CDDP_OK;
 }

@@ -46,7 +46,8 @@ uint32_t cd_part_missing(const cd_part *part, uint32_t *peers, uint32_t peers_ma
             }
         if (count > 0) return count;
     }
-    if (part->is_blocked && part->awaited != UINT32_MAX) return add_peer(peers, 0, peers_max, cd_coll_rank(coll, part->awaited));
+    if (part->is_blocked && part->awaited != UINT32_MAX)
+        return add_peer(peers, 0, peers_max, cd_coll_rank(coll, part->awaited));
     for (uint32_t i = 0; i < coll->size; i++) {
         const cd_part *p = &coll->parts[i];
         bool absent = p->state == CD_PART_EMPTY || p->state == CD_PART_QUEUED || p->state == CD_PART_GONE;
@@ -67,16 +68,21 @@ static void add_part(text_builder *b, const cd_part *part)
 {
     uint32_t peers[PEERS_MAX], count = cd_part_missing(part, peers, PEERS_MAX);
     const cd_sim *sim = part->coll->comm->sim;
-    add(b, "%s #%llu of group '%s'", cddp_op_name(part->what.op), (unsigned long long)part->coll->ordinal, part->coll->comm->name);
+    add(b, "%s #%llu of group '%s'", cddp_op_name(part->what.op), (unsigned long long)part->coll->ordinal,
+        part->coll->comm->name);
     if (part->state == CD_PART_QUEUED) add(b, " (no slot is free)");
     if (count == 0) return;
     add_peers(b, peers, count);
     const cd_sim_rank *first = &sim->ranks[peers[0]];
     const cd_part *other = first->waiting_part;
     const char *state = first->state == CD_RANK_DEAD ? "is dead" : first->state == CD_RANK_ENDED ? "has ended" : NULL;
-    if (state != NULL) add(b, ", which %s", state);
-    else if (other != NULL && other != part) add(b, ", which waits in %s #%llu of group '%s'", cddp_op_name(other->what.op), (unsigned long long)other->coll->ordinal, other->coll->comm->name);
-    else if (first->waiting != NULL) add(b, ", which %s", first->waiting);
+    if (state != NULL)
+        add(b, ", which %s", state);
+    else if (other != NULL && other != part)
+        add(b, ", which waits in %s #%llu of group '%s'", cddp_op_name(other->what.op),
+            (unsigned long long)other->coll->ordinal, other->coll->comm->name);
+    else if (first->waiting != NULL)
+        add(b, ", which %s", first->waiting);
 }
 
 void cd_part_print(const cd_part *part, char *text, size_t text_bytes)
@@ -119,8 +125,10 @@ size_t cd_sim_print_waits(const cd_sim *sim, char *text, size_t text_bytes)
     for (uint32_t i = 0; sim->ranks != NULL && i < sim->world_size; i++) {
         const cd_sim_rank *r = &sim->ranks[i];
         if (r->state != CD_RANK_WAITING && !r->hung) continue;
-        if (r->hung && sim->unwinding) add(&b, "%s", r->error.message); /* it has been cleaned up since */
-        else add_wait(&b, r);
+        if (r->hung && sim->unwinding)
+            add(&b, "%s", r->error.message); /* it has been cleaned up since */
+        else
+            add_wait(&b, r);
         add(&b, "\n");
     }
     return b.length;
@@ -133,8 +141,8 @@ static void emit_edges(cd_sim *sim, const cd_sim_rank *rank, const char *text)
     const cd_part *part = rank->waiting_part;
     if (part != NULL) count = cd_part_missing(part, peers, PEERS_MAX);
     for (uint32_t i = 0; i < count; i++)
-        CD_SIM_EMIT(sim, waiting_for, text, .group = part->coll->comm->id, .sequence = (int64_t)part->what.sequence, .peer = peers[i],
-                    .op = part->what.op, .who = rank->port.rank);
+        CD_SIM_EMIT(sim, waiting_for, text, .group = part->coll->comm->id, .sequence = (int64_t)part->what.sequence,
+                    .peer = peers[i], .op = part->what.op, .who = rank->port.rank);
     if (count == 0)
         CD_SIM_EMIT(sim, waiting_for, text, .group = -1, .sequence = -1, .peer = -1, .op = -1, .who = rank->port.rank);
 }
@@ -149,7 +157,11 @@ void cd_sim_report_hang(cd_sim *sim)
         words[0] = '\0';
         add_wait(&b, rank);
         cddp_status status = sim->out_of_memory ? CDDP_E_NOMEM : CDDP_E_TIMEOUT;
-        (void)cd_fail(&rank->error, status, "%s: %s", sim->out_of_time ? "the virtual time is over" : sim->out_of_memory ? "the world's memory is used up" : "hung", words);
+        (void)cd_fail(&rank->error, status, "%s: %s",
+                      sim->out_of_time     ? "the virtual time is over"
+                      : sim->out_of_memory ? "the world's memory is used up"
+                                           : "hung",
+                      words);
         emit_edges(sim, rank, words);
     }
 }

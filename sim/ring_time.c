@@ -17,7 +17,7 @@
 #include <string.h>
 
 /* The loop below is compiled twice where the compiler can choose at start: the bits are the same, see above. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__gnu_linux__) && \
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__gnu_linux__) &&                       \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define WIDE __attribute__((target_clones("avx2", "default")))
 #else
@@ -34,10 +34,7 @@ typedef struct row {
     const double *restrict latency;
 } row;
 
-static inline double later(double a, double b)
-{
-    return a > b ? a : b;
-}
+static inline double later(double a, double b) { return a > b ? a : b; }
 
 WIDE static void step_row(row x, size_t n)
 {
@@ -66,7 +63,8 @@ typedef struct tables {
     cd_ring_segments segments;
     size_t n;
     double *latency, *is_far; /* (n) */
-    double *arrival;                 /* (2, segments, n + 1): place r + 1 is rank r's, place 0 is the last rank's again; used in turns */
+    double
+        *arrival; /* (2, segments, n + 1): place r + 1 is rank r's, place 0 is the last rank's again; used in turns */
     double *near_cost, *far_cost, *mask; /* (segments, 2n): by chunk, twice in a row */
     bool has_near, has_far;
 } tables;
@@ -119,15 +117,19 @@ static tables make_tables(const cd_ring_time *ring)
     return t;
 }
 
-/* One position of every program: what arrived by `turn` is received, chunk r + first is passed on for the other turn. */
+/* One position of every program: what arrived by `turn` is received, chunk r + first is passed on for the other turn.
+ */
 static void run_row(const cd_ring_time *ring, tables *t, size_t j, size_t first, size_t turn)
 {
     size_t at = j * 2 * t->n + first, segments = t->segments.per_chunk;
-    double *now = t->arrival + (turn * segments + j) * (t->n + 1), *next = t->arrival + ((1 - turn) * segments + j) * (t->n + 1);
+    double *now = t->arrival + (turn * segments + j) * (t->n + 1),
+           *next = t->arrival + ((1 - turn) * segments + j) * (t->n + 1);
     row x = {ring->time, ring->port, now + 1, next, t->near_cost + at, t->mask + at, t->latency};
     if (!t->has_near) x.cost = t->far_cost + at;
-    if (t->has_near && t->has_far) step_mixed(x, t->far_cost + at, t->is_far, t->n);
-    else step_row(x, t->n);
+    if (t->has_near && t->has_far)
+        step_mixed(x, t->far_cost + at, t->is_far, t->n);
+    else
+        step_row(x, t->n);
     next[t->n] = next[0]; /* what rank 0 passed on arrives at the last rank */
 }
 
@@ -140,5 +142,6 @@ void cd_ring_time_run(const cd_ring_time *ring)
     for (size_t step = 0; step + 1 < steps; step++)
         for (size_t j = 0; j < segments; j++) run_row(ring, &t, j, (2 + step) % n, (step + 1) % 2);
     for (size_t j = 0; j < segments; j++)
-        for (size_t r = 0; r < n; r++) ring->time[r] = later(ring->time[r], t.arrival[((steps % 2) * segments + j) * (n + 1) + r + 1]);
+        for (size_t r = 0; r < n; r++)
+            ring->time[r] = later(ring->time[r], t.arrival[((steps % 2) * segments + j) * (n + 1) + r + 1]);
 }

@@ -66,7 +66,9 @@ cddp_status cd_schedule_open(const char *start, const char **text, cddp_error *e
 
 static cddp_status malformed(const char *start, const char *at, const char *wanted, cddp_error *err)
 {
-    if (*at == '\0') return cd_fail(err, CDDP_E_CONFIG, "the schedule ends at position %zu, where %s is expected", (size_t)(at - start), wanted);
+    if (*at == '\0')
+        return cd_fail(err, CDDP_E_CONFIG, "the schedule ends at position %zu, where %s is expected",
+                       (size_t)(at - start), wanted);
     return cd_fail(err, CDDP_E_CONFIG, "schedule position %zu: '%c' where %s is expected", (size_t)(at - start),
                    (unsigned char)*at >= ' ' && (unsigned char)*at < 127 ? *at : '?', wanted);
 }
@@ -78,7 +80,8 @@ static cddp_status read_gap(const char *start, const char **text, uint64_t *gap,
     if (*p == 'A') return malformed(start, p, "no leading A", err);
     uint64_t value = 0;
     for (; *p >= 'A' && *p <= 'Z'; p++) {
-        if (value > (UINT64_MAX >> 8) / 26) return cd_fail(err, CDDP_E_LIMIT, "schedule position %zu: a gap that long cannot be", (size_t)(p - start));
+        if (value > (UINT64_MAX >> 8) / 26)
+            return cd_fail(err, CDDP_E_LIMIT, "schedule position %zu: a gap that long cannot be", (size_t)(p - start));
         value = value * 26 + (uint64_t)(*p - 'A');
     }
     *gap = value;
@@ -98,7 +101,9 @@ static cddp_status read_value(const char *start, const char **text, uint32_t *va
     const char *first = ++p;
     uint64_t number = 0;
     for (; *p >= '0' && *p <= '9' && number <= UINT32_MAX; p++) number = number * 10 + (uint64_t)(*p - '0');
-    if (number > UINT32_MAX - 1) return cd_fail(err, CDDP_E_LIMIT, "schedule position %zu: no choice has that many options", (size_t)(first - start));
+    if (number > UINT32_MAX - 1)
+        return cd_fail(err, CDDP_E_LIMIT, "schedule position %zu: no choice has that many options",
+                       (size_t)(first - start));
     if (*p != ')') return malformed(start, p, "a closing parenthesis", err);
     if (*first == '0' || number < 10) return malformed(start, first, "a number of 10 or more", err);
     *value = (uint32_t)number;
@@ -119,7 +124,9 @@ cddp_status cd_schedule_read(const char *start, const char **text, uint64_t prev
     CD_TRY(read_gap(start, &p, &gap, err));
     CD_TRY(read_value(start, &p, &value, err));
     uint64_t first = previous == UINT64_MAX ? 0 : previous + 1;
-    if (gap > UINT64_MAX / 2 - first) return cd_fail(err, CDDP_E_LIMIT, "schedule position %zu: more choices than a run can have", (size_t)(p - start));
+    if (gap > UINT64_MAX / 2 - first)
+        return cd_fail(err, CDDP_E_LIMIT, "schedule position %zu: more choices than a run can have",
+                       (size_t)(p - start));
     *deviation = (cd_deviation){first + gap, value, 0};
     *found = true;
     *text = p;

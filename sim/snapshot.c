@@ -15,9 +15,9 @@
 struct cd_snapshot {
     const cddp_allocator *allocator;
     const cd_sim *sim;
-    size_t bytes;           /* of data */
+    size_t bytes; /* of data */
     uint64_t staging_serial;
-    unsigned char data[];   /* (bytes) */
+    unsigned char data[]; /* (bytes) */
 };
 
 typedef struct piece {
@@ -48,9 +48,14 @@ static bool get_piece(cd_sim *sim, uint32_t index, piece *out)
 cddp_status cd_sim_snapshot(cd_sim *sim, cd_snapshot **snapshot, cddp_error *err)
 {
     const cddp_allocator *a = sim->host->allocator;
-    if (cd_fiber_has_shadow()) return cd_fail(err, CDDP_E_UNSUPPORTED, "a sanitizer build cannot copy the shadow of its stacks: replay the prefix instead");
-    if (sim->pending_source == CD_PENDING_NONE) return cd_fail(err, CDDP_E_STATE, "a snapshot is taken at a pending choice");
-    if (sim->cluster->used_staging != NULL) return cd_fail(err, CDDP_E_UNSUPPORTED, "a chunk whose data lives outside the world is under way: replay the prefix instead");
+    if (cd_fiber_has_shadow())
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "a sanitizer build cannot copy the shadow of its stacks: replay the prefix instead");
+    if (sim->pending_source == CD_PENDING_NONE)
+        return cd_fail(err, CDDP_E_STATE, "a snapshot is taken at a pending choice");
+    if (sim->cluster->used_staging != NULL)
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "a chunk whose data lives outside the world is under way: replay the prefix instead");
     size_t bytes = 0;
     piece p;
     for (uint32_t i = 0; get_piece(sim, i, &p); i++) bytes += p.bytes;
@@ -85,10 +90,7 @@ void cd_sim_restore(cd_sim *sim, const cd_snapshot *snapshot)
     CD_ASSERT(at == snapshot->bytes);
 }
 
-size_t cd_snapshot_bytes(const cd_snapshot *snapshot)
-{
-    return snapshot->bytes;
-}
+size_t cd_snapshot_bytes(const cd_snapshot *snapshot) { return snapshot->bytes; }
 
 void cd_snapshot_destroy(cd_snapshot *snapshot)
 {

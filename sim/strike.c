@@ -20,7 +20,9 @@ static uint64_t until(const cd_sim *sim, const cd_fault *fault)
 static void emit(cd_sim *sim, const cd_fault *fault, const char *text)
 {
     CD_SIM_EMIT(sim, fault, text, .kind = fault->kind, .target = fault->rank,
-                .peer = cd_fault_get_scope(fault->kind) == CD_FAULT_ON_LINK && fault->peer != UINT32_MAX ? (int64_t)fault->peer : -1,
+                .peer = cd_fault_get_scope(fault->kind) == CD_FAULT_ON_LINK && fault->peer != UINT32_MAX
+                            ? (int64_t)fault->peer
+                            : -1,
                 .duration = (int64_t)fault->duration_ns);
 }
 
@@ -103,7 +105,11 @@ void cd_sim_fault_at_time(cd_sim *sim, cd_sim_event *event)
 
 static cddp_choice choice_of(const cd_fault *fault)
 {
-    return (cddp_choice){.size = sizeof(cddp_choice), .kind = CDDP_CHOICE_FAULT, .rank = fault->rank, .option_count = 2, .name = cd_fault_name(fault->kind)};
+    return (cddp_choice){.size = sizeof(cddp_choice),
+                         .kind = CDDP_CHOICE_FAULT,
+                         .rank = fault->rank,
+                         .option_count = 2,
+                         .name = cd_fault_name(fault->kind)};
 }
 
 static void due(cd_sim *sim, cd_sim_event *event)
@@ -123,19 +129,25 @@ cddp_status cd_sim_begin_faults(cd_sim *sim, cddp_error *err)
     const cd_sim_config *config = &sim->host->config;
     if (config->fault_count == 0) return CDDP_OK;
     timed_fault *timed = cd_memory_allocate(&sim->memory, config->fault_count * sizeof *timed);
-    sim->cluster->link_faults = cd_memory_allocate(&sim->memory, config->fault_count * sizeof *sim->cluster->link_faults);
-    if (timed == NULL || sim->cluster->link_faults == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu faults", config->fault_count);
+    sim->cluster->link_faults =
+        cd_memory_allocate(&sim->memory, config->fault_count * sizeof *sim->cluster->link_faults);
+    if (timed == NULL || sim->cluster->link_faults == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu faults", config->fault_count);
     for (size_t i = 0; i < config->fault_count; i++) {
         const cd_fault *f = &config->faults[i];
         timed[i] = (timed_fault){{due}, f};
-        if (f->when == CD_FAULT_AT_TIME && f->at == 0 && !f->optional) cd_sim_strike(sim, f); /* before any rank runs */
-        else if (f->when == CD_FAULT_AT_TIME) cd_sim_schedule_event(sim, &timed[i].event, f->at);
-        else sim->ranks[f->rank].has_op_faults = true;
+        if (f->when == CD_FAULT_AT_TIME && f->at == 0 && !f->optional)
+            cd_sim_strike(sim, f); /* before any rank runs */
+        else if (f->when == CD_FAULT_AT_TIME)
+            cd_sim_schedule_event(sim, &timed[i].event, f->at);
+        else
+            sim->ranks[f->rank].has_op_faults = true;
     }
     return CDDP_OK;
 }
 
-void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cd_fault_when when, struct cd_part *part, const cddp_collective *what)
+void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cd_fault_when when, struct cd_part *part,
+                        const cddp_collective *what)
 {
     if (!rank->has_op_faults || sim->unwinding) return;
     const cd_sim_config *config = &sim->host->config;

@@ -3,7 +3,8 @@
 **
 ** A chunk is copied when it is sent. It belongs to one operation (group, ordinal) and one receiver; within those the
 ** chunks of one sender arrive in order. That is all that ties a receive to a send: what the sender believes the
-** operation to be does not matter, exactly as on a wire. A chunk shorter than expected fills part of the range; a longer
+** operation to be does not matter, exactly as on a wire. A chunk shorter than expected fills part of the range; a
+*longer
 ** one fails the receiver.
 **
 ** Conservation: messages sent = delivered + lost + under way, and so are bytes (cd_sim_stats).
@@ -18,8 +19,10 @@
 cd_message *cd_message_make(cd_sim *sim, cd_coll *coll)
 {
     cd_message *m = sim->cluster->free_messages;
-    if (m != NULL) sim->cluster->free_messages = m->next;
-    else m = cd_memory_allocate(&sim->memory, sizeof *m);
+    if (m != NULL)
+        sim->cluster->free_messages = m->next;
+    else
+        m = cd_memory_allocate(&sim->memory, sizeof *m);
     if (m == NULL) return NULL;
     m->next = NULL;
     m->coll = coll;
@@ -43,8 +46,10 @@ void cd_message_free(cd_sim *sim, cd_message *message, bool lost)
 void cd_inbox_push(cd_part *part, cd_message *message)
 {
     message->next = NULL;
-    if (part->inbox == NULL) part->inbox = message;
-    else part->inbox_last->next = message;
+    if (part->inbox == NULL)
+        part->inbox = message;
+    else
+        part->inbox_last->next = message;
     part->inbox_last = message;
 }
 
@@ -54,8 +59,10 @@ cd_message *cd_inbox_take(cd_part *part, uint32_t source)
     cd_message *before = NULL;
     for (cd_message *m = part->inbox; m != NULL; before = m, m = m->next) {
         if (source != UINT32_MAX && m->source != source) continue;
-        if (before == NULL) part->inbox = m->next;
-        else before->next = m->next;
+        if (before == NULL)
+            part->inbox = m->next;
+        else
+            before->next = m->next;
         if (part->inbox_last == m) part->inbox_last = before;
         return m;
     }
@@ -189,8 +196,9 @@ static cddp_status transmit(cd_part *part, const cd_action *a, cddp_error *err)
 static void emit_message(cd_sim *sim, const cd_message *m)
 {
     if (sim->tracer.sink == NULL || sim->tracer.level < CDDP_TRACE_PAYLOAD) return;
-    CD_SIM_EMIT(sim, message, NULL, .source = m->source_rank, .target = m->target_rank, .bytes = (int64_t)m->bytes, .group = m->coll->comm->id,
-                .sequence = (int64_t)m->coll->ordinal, .sent = (int64_t)m->sent_ns, .digest = cd_tracer_digest(&sim->tracer, &m->data));
+    CD_SIM_EMIT(sim, message, NULL, .source = m->source_rank, .target = m->target_rank, .bytes = (int64_t)m->bytes,
+                .group = m->coll->comm->id, .sequence = (int64_t)m->coll->ordinal, .sent = (int64_t)m->sent_ns,
+                .digest = cd_tracer_digest(&sim->tracer, &m->data));
 }
 
 static void deliver(cd_sim *sim, cd_message *m)
@@ -216,19 +224,22 @@ static cddp_status receive(cd_part *part, const cd_action *a, const cd_message *
 {
     uint64_t wanted = (uint64_t)a->count * part->program.element_bytes;
     if (m->bytes > wanted)
-        return cd_fail(err, CDDP_E_MISMATCH, "rank %u received %llu bytes from rank %u where it expected %llu", m->target_rank,
-                       (unsigned long long)m->bytes, m->source_rank, (unsigned long long)wanted);
+        return cd_fail(err, CDDP_E_MISMATCH, "rank %u received %llu bytes from rank %u where it expected %llu",
+                       m->target_rank, (unsigned long long)m->bytes, m->source_rank, (unsigned long long)wanted);
     if (m->data.device == NULL || !part->has_content) return CDDP_OK;
     cddp_tensor data = m->data;
     int64_t count = m->count;
     if (data.dtype != part->work.dtype) {
         bool plain = (data.device->flags & CDDP_DEVICE_HOST) != 0 && (data.device->flags & CDDP_DEVICE_VALUES) != 0;
-        if (!plain) return cd_fail(err, CDDP_E_MISMATCH, "rank %u received %s from rank %u where it expected %s", m->target_rank,
-                                   cddp_dtype_name(data.dtype), m->source_rank, cddp_dtype_name(part->work.dtype));
+        if (!plain)
+            return cd_fail(err, CDDP_E_MISMATCH, "rank %u received %s from rank %u where it expected %s",
+                           m->target_rank, cddp_dtype_name(data.dtype), m->source_rank,
+                           cddp_dtype_name(part->work.dtype));
         data.dtype = part->work.dtype;
         count = (int64_t)(m->bytes / part->program.element_bytes);
     }
-    if (a->begin + count > cd_numel(&part->work)) return cd_fail(err, CDDP_E_MISMATCH, "rank %u received more than fits", m->target_rank);
+    if (a->begin + count > cd_numel(&part->work))
+        return cd_fail(err, CDDP_E_MISMATCH, "rank %u received more than fits", m->target_rank);
     CD_TRY(cd_part_apply(part, a, &data, count, err));
     return CDDP_OK;
 }

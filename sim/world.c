@@ -43,10 +43,7 @@ void cd_sim_audit(const cd_sim *sim)
 
 /* ---- queues ---- */
 
-void cd_sim_exhausted(cd_sim *sim)
-{
-    sim->out_of_memory = true;
-}
+void cd_sim_exhausted(cd_sim *sim) { sim->out_of_memory = true; }
 
 void cd_sim_schedule_event(cd_sim *sim, cd_sim_event *event, uint64_t time_ns)
 {
@@ -104,8 +101,10 @@ static void arm_timer(cd_sim *sim, cd_sim_rank *rank)
 void cd_sim_add_completion(cd_sim *sim, cd_completion *completion)
 {
     completion->next = NULL;
-    if (sim->completable == NULL) sim->completable = completion;
-    else sim->completable_last->next = completion;
+    if (sim->completable == NULL)
+        sim->completable = completion;
+    else
+        sim->completable_last->next = completion;
     sim->completable_last = completion;
     sim->completable_count++;
 }
@@ -125,8 +124,10 @@ static void take_completion(cd_sim *sim, uint32_t index)
         if (!is_eligible(sim, c)) continue;
         if (index-- == 0) break;
     }
-    if (before == NULL) sim->completable = c->next;
-    else before->next = c->next;
+    if (before == NULL)
+        sim->completable = c->next;
+    else
+        before->next = c->next;
     if (sim->completable_last == c) sim->completable_last = before;
     sim->completable_count--;
     c->complete(sim, c);
@@ -156,7 +157,8 @@ static void crash(cd_sim *sim, cd_sim_rank *rank)
     rank->overflowed = true;
     rank->state = CD_RANK_DEAD;
     sim->ended_count++;
-    (void)cd_fail(&rank->error, CDDP_E_LIMIT, "rank %u overflowed its stack of %zu bytes", rank->port.rank, rank->fiber.stack_bytes);
+    (void)cd_fail(&rank->error, CDDP_E_LIMIT, "rank %u overflowed its stack of %zu bytes", rank->port.rank,
+                  rank->fiber.stack_bytes);
     rank->status = CDDP_E_LIMIT;
     cd_sim_note(rank, "its stack overflowed", NULL, 0);
     cd_cluster_rank_died(sim, rank);
@@ -292,7 +294,8 @@ uint32_t cd_sim_choose(cd_sim *sim, const cddp_choice *choice)
     return rank->chosen;
 }
 
-/* What can happen next without time passing: completions first, then ready ranks, each in the order they were queued. */
+/* What can happen next without time passing: completions first, then ready ranks, each in the order they were queued.
+ */
 static void ask_next(cd_sim *sim, uint32_t completions)
 {
     cd_sim_host *host = sim->host;
@@ -301,8 +304,11 @@ static void ask_next(cd_sim *sim, uint32_t completions)
         if (is_eligible(sim, c)) host->options[count++] = c->semantic;
     for (uint32_t i = 0; i < sim->ready_count && count < host->options_max; i++)
         host->options[count++] = sim->ready[(sim->ready_first + i) % sim->world_size];
-    sim->pending = (cddp_choice){.size = sizeof sim->pending, .kind = completions > 0 ? CDDP_CHOICE_COMPLETE : CDDP_CHOICE_RUN,
-                                 .rank = UINT32_MAX, .option_count = count, .options = host->options,
+    sim->pending = (cddp_choice){.size = sizeof sim->pending,
+                                 .kind = completions > 0 ? CDDP_CHOICE_COMPLETE : CDDP_CHOICE_RUN,
+                                 .rank = UINT32_MAX,
+                                 .option_count = count,
+                                 .options = host->options,
                                  .name = completions > 0 ? "complete" : "run"};
     sim->pending_source = completions > 0 ? CD_PENDING_COMPLETE : CD_PENDING_RUN;
 }
@@ -316,8 +322,10 @@ static uint32_t eligible_count(const cd_sim *sim)
 
 static void take_next(cd_sim *sim, uint32_t completions, uint32_t index)
 {
-    if (index < completions) take_completion(sim, index);
-    else run_rank(sim, take_ready(sim, index - completions));
+    if (index < completions)
+        take_completion(sim, index);
+    else
+        run_rank(sim, take_ready(sim, index - completions));
 }
 
 void cd_sim_decide(cd_sim *sim, uint32_t index)
@@ -386,7 +394,8 @@ static bool step(cd_sim *sim)
     sim->stats.events++;
     cd_sim_event *event = entry.item;
     event->fire(sim, event);
-    if (sim->pending_source == CD_PENDING_FAULT && sim->host->config.chooser == NULL && sim->is_launched) cd_sim_decide(sim, 0);
+    if (sim->pending_source == CD_PENDING_FAULT && sim->host->config.chooser == NULL && sim->is_launched)
+        cd_sim_decide(sim, 0);
     return true;
 }
 

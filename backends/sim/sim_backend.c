@@ -10,22 +10,22 @@
 
 #include <string.h>
 
-static cddp_status open_group(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group, cddp_error *err)
+static cddp_status open_group(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
+                              cddp_error *err)
 {
     cd_member *member = NULL;
     if (rank->world != backend->self)
-        return cd_fail(err, CDDP_E_ARG, "group '%s': rank %u does not live in the simulated world of this backend", spec->name, rank->rank);
+        return cd_fail(err, CDDP_E_ARG, "group '%s': rank %u does not live in the simulated world of this backend",
+                       spec->name, rank->rank);
     if (spec->options != NULL && spec->options[0] != '\0')
-        return cd_fail(err, CDDP_E_CONFIG, "group '%s': backend sim takes no group options, but was given '%s'", spec->name, spec->options);
+        return cd_fail(err, CDDP_E_CONFIG, "group '%s': backend sim takes no group options, but was given '%s'",
+                       spec->name, spec->options);
     CD_TRY(cd_member_open(rank, spec, &member, err));
     *group = member;
     return CDDP_OK;
 }
 
-static void close_group(void *group)
-{
-    cd_member_close(group);
-}
+static void close_group(void *group) { cd_member_close(group); }
 
 static cddp_status post(void *group, const cddp_collective *collective, void **work, cddp_error *err)
 {
