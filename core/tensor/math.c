@@ -232,9 +232,8 @@ static const struct {
     {0x1.0000000000000p+0, -0x1.8cf81557d20b6p-56, 0x1.2dc119095729fp-52},
 };
 
-/* erf(c + h) = erf(c) + Σ b_n h^(n+1) / (n+1), where y = erf' obeys y' = -2 x y, so (n+1) b_(n+1) = -2 (c b_n +
-*b_(n-1)).
-** The terms are summed from the smallest, n = 21, to the largest. */
+/* erf(c + h) = erf(c) + Σ b_n h^(n+1) / (n+1). As y = erf' obeys y' = -2 x y, its coefficients follow from each other:
+** (n+1) b_(n+1) = -2 (c b_n + b_(n-1)). The terms are summed from the smallest, n = 21, to the largest. */
 double cd_erf(double x)
 {
     enum { TERMS = 22 };
