@@ -2,6 +2,7 @@
 /* The scheduler: time, choices, replay, hangs with their reasons, clean-up, memory, snapshots. */
 #include "tests/unit/sim/fixture.h"
 
+#include "core/base/prng.h"
 #include "sim/fiber.h"
 
 #include <stdio.h>
@@ -140,6 +141,39 @@ TEST(world, a_schedule_of_another_run_is_refused)
         assert_fails(cd_sim_ops()->launch(f.sim, walker, &f, f.results, &f.err), CDDP_E_MISMATCH, &f.err, cases[i].words);
         fixture_destroy(&f);
     }
+}
+
+TEST(world, any_wellformed_schedule_is_run_or_refused)
+{
+    (void)state;
+    cd_prng prng = cd_prng_seed(cd_test_seed());
+    uint32_t ran = 0, refused = 0;
+    for (int round = 0; round < 400; round++) {
+        char text[64] = "s1:";
+        size_t length = 3, deviations = (size_t)cd_prng_below(&prng, 6);
+        for (size_t i = 0; i < deviations; i++) {
+            if (cd_prng_chance(&prng, 1, 2)) text[length++] = (char)('B' + cd_prng_below(&prng, 8));
+            text[length++] = (char)('1' + cd_prng_below(&prng, cd_prng_chance(&prng, 1, 3) ? 3 : 1));
+        }
+        sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+        trail t = {{0}, 0};
+        char again[256];
+        cd_replay_chooser replayer;
+        f.data = &t;
+        f.config.world_size = 3;
+        f.config.chooser = &f.chooser;
+        assert_ok(cd_chooser_replay(&replayer, text, &f.chooser, &f.err), &f.err);
+        fixture_create(&f);
+        cddp_status status = cd_sim_ops()->launch(f.sim, walker, &f, f.results, &f.err);
+        cd_schedule_print(cd_sim_schedule(f.sim), again, sizeof again);
+        assert_true(status == CDDP_OK || status == CDDP_E_MISMATCH);
+        if (status == CDDP_OK) assert_string_equal(again, text);
+        ran += status == CDDP_OK;
+        refused += status != CDDP_OK;
+        assert_int_equal(t.length, 3 * 6 * 2); /* whatever the schedule, every rank comes to its end */
+        fixture_destroy(&f);
+    }
+    assert_true(ran > 50 && refused > 10);
 }
 
 /* ---- hangs ---- */
@@ -351,6 +385,33 @@ TEST(world, too_little_memory_is_told_by_launch)
     fixture_destroy(&f);
 }
 
+/* The world's memory, a page at a time: wherever it ends, ranks or launch are told, and nothing else happens. */
+TEST(world, running_out_of_memory_anywhere_is_an_error)
+{
+    (void)state;
+    for (int transport = 0; transport <= CD_SIM_MESSAGES; transport++) {
+        uint32_t failed = 0, fine = 0;
+        for (size_t bytes = 4096; fine < 3; bytes += 4096) {
+            sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+            f.config.world_size = 4;
+            f.config.timeout_ns = 1000000000;
+            f.config.deviations_max = 1;
+            f.config.transport = (cd_sim_transport)transport;
+            f.config.heap_bytes = bytes;
+            fixture_create(&f);
+            cddp_status status = cd_sim_ops()->launch(f.sim, rank_two_stays_away, &f, f.results, &f.err);
+            bool none = status == CDDP_E_NOMEM;
+            for (int r = 0; status == CDDP_OK && r < 4; r++) none |= f.results[r].status == CDDP_E_NOMEM;
+            assert_true(status == CDDP_OK || status == CDDP_E_NOMEM);
+            failed += none;
+            fine += !none;
+            fixture_destroy(&f);
+        }
+        cd_test_row("transport %d", transport);
+        assert_true(failed > 0);
+    }
+}
+
 TEST(world, nonsense_configurations_are_refused_with_a_reason)
 {
     (void)state;
@@ -422,9 +483,9 @@ TEST(world, a_restored_snapshot_continues_as_if_nothing_had_happened)
 TEST_MAIN(ROW(world, time_passes_for_each_rank_by_what_it_asked_for), ROW(world, a_slow_rank_computes_longer),
           ROW(world, replaying_the_choice_string_gives_the_same_run),
           ROW(world, without_a_chooser_it_is_fifo_and_the_choice_string_is_empty),
-          ROW(world, a_schedule_of_another_run_is_refused), ROW(world, a_hang_names_who_waits_for_whom),
+          ROW(world, a_schedule_of_another_run_is_refused), ROW(world, any_wellformed_schedule_is_run_or_refused), ROW(world, a_hang_names_who_waits_for_whom),
           ROW(world, a_time_out_under_the_virtual_clock_is_an_error_of_the_operation), ROW(world, virtual_time_is_bounded),
           ROW(world, opposite_orders_on_two_groups_hang_only_when_slots_are_bounded),
           ROW(world, a_stack_overflow_is_an_error_that_names_the_rank), ROW(world, creation_survives_every_failed_allocation),
-          ROW(world, too_little_memory_is_told_by_launch), ROW(world, nonsense_configurations_are_refused_with_a_reason),
+          ROW(world, too_little_memory_is_told_by_launch), ROW(world, running_out_of_memory_anywhere_is_an_error), ROW(world, nonsense_configurations_are_refused_with_a_reason),
           ROW(world, a_restored_snapshot_continues_as_if_nothing_had_happened))
