@@ -223,7 +223,8 @@ void tidy_check_macros(const tidy_tree *tree, tidy_report *report)
     for (size_t i = 0; i < tree->count; i++) {
         const tidy_file *f = &tree->files[i];
         bool allowed_here = strcmp(f->path, "core/base/error.h") == 0 || is_allowed_at("#define", f->path);
-        if (!tidy_is_c(f->path) || tidy_is_under(f->path, "tests") || allowed_here) continue;
+        bool outside = tidy_is_under(f->path, "tests") || tidy_is_under(f->path, "bench") || tidy_is_under(f->path, "examples");
+        if (!tidy_is_c(f->path) || outside || allowed_here) continue;
         for (const char *at = f->code; (at = strstr(at, "#define ")) != NULL;) {
             const char *end = at;
             while (*end != '\0' && !(*end == '\n' && end[-1] != '\\')) end++;

@@ -57,6 +57,9 @@ static void check_include(const tidy_tree *tree, const tidy_file *f, const char 
 {
     char path[512];
     resolve(name, path);
+    /* An example is somebody else's program: it may sit in a folder of its own. */
+    if (tidy_is_under(f->path, "examples") && strchr(name, '/') == NULL)
+        snprintf(path, sizeof path, "%.*s%s", (int)(strrchr(f->path, '/') - f->path + 1), f->path, name);
     if (tidy_has_suffix(name, ".c") || tidy_has_suffix(name, ".cc")) {
         tidy_report_add(report, f, at, "includes the source file %s", name);
         return;

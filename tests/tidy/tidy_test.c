@@ -69,6 +69,8 @@ TEST(tidy, sees_includes_and_links_that_go_upwards)
            {"core/model/CMakeLists.txt", "cddp_module(model SOURCES a.c USES base ddp LINK m)", "core/model may not link ddp"},
            {"core/model/CMakeLists.txt", "cddp_module(model SOURCES a.c\n  USES base tensor\n  LINK ddp)", NULL},
            {"core/ddp/a.c", "#include \"core/ddp/reducer.h\"\n#include \"cddp/ddp.h\"\n#include \"core/base/alloc.h\"\n", NULL},
+           {"examples/a.c", "#include \"core/ddp/reducer.h\"\n", "examples may not include core/ddp"},
+           {"examples/a.c", "#include \"b.h\"\n", "which is not in the tree"},
            {"cli/a.c", "#include \"core/ddp/reducer.h\"\n", NULL});
 }
 
