@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Links 1 mathematics, 2 reduction, 3 precision, 6 buffers and 7 presence: what a rank holds after a backward. */
+#include "core/oracle/state.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+/* ---- link 3: the local gradient is what one process computes on the same samples ---- */
+
+static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_t i, const cddp_grad *replica,
+                               cddp_error *err)
+{
+    if (!o->captured[i]) return CDDP_OK;
+    bool present = replica->kind != CDDP_GRAD_UNDEFINED;
+    cd_comparison c = {.element = -1, .exact = true};
+    if (present != o->local_present[i]) {
+        c = (cd_comparison){
+            .bad = 1, .element = 0, .expected = present, .actual = !present, .exact = true, .shape = CD_SHAPE_PRESENCE};
+        cd_tell_print(c.words, sizeof c.words,
+                      present ? "no local gradient, where one process gets one"
+                              : "a local gradient, where one process gets none");
+        cd_oracle_tell(o, CD_LINK_PRECISION, i, &c);
+        return CDDP_OK;
+    }
+    if (!present) return CDDP_OK;
+    if (cd_oracle_is_exact_device(o)) {
+        CD_TRY(cd_oracle_compare_forms(o, &replica->value, &o->local_forms[i].value, &c, err));
+        cd_oracle_tell(o, CD_LINK_PRECISION, i, &c);
+        return CDDP_OK;
+    }
+    size_t numel = o->offsets[i + 1] - o->offsets[i];
+    CD_TRY(cd_numbers_read_gradient(&o->other, replica, numel, err));
+    c = cd_compare_bits(o->parameters[i].dtype, o->other.values, o->local + o->offsets[i], numel);
+    if (c.bad > 0) {
+        /* Explaining runs the engine again, whose gradients are what was just read into o->other: keep a copy. */
+        CD_TRY(cd_numbers_read_gradient(&o->numbers, replica, numel, err));
+        cd_suspect s = {
+            .expected = o->numbers.values, .actual = o->local + o->offsets[i], .parameter = i, .divisor = r->divisor};
+        CD_TRY(cd_oracle_explain(o, NULL, &c, &s, err));
+    }
+    cd_oracle_tell(o, CD_LINK_PRECISION, i, &c);
+    return CDDP_OK;
+}
+
+static cddp_status judge_locals(cd_oracle *o, const cd_start *start, const cd_oracle_reduction *r, cddp_error *err)
+{
+    CD_TRY(cd_start_run_rank(start, r, o->options.rank, err));
+    const cddp_grad *replica = start->engine->gradients(start->engine->self);
+    for (size_t i = 0; i < o->options.parameter_count; i++) CD_TRY(judge_local(o, r, i, &replica[i], err));
+    return CDDP_OK;
+}
+
+/* ---- links 1, 2 and 7 ---- */
+
+static cddp_status judge_sum(cd_oracle *o, const cd_oracle_reduction *r, size_t i, const cd_wide_sum *sum,
+                             const cd_sum_rule *rule, cd_link link, cddp_error *err)
+{
+    CD_TRY(cd_numbers_read_gradient(&o->numbers, &r->gradients[i], sum->numel, err));
+    cd_comparison c = cd_compare_sum(sum, o->numbers.values, rule);
+    if (c.bad > 0) {
+        double *expected = cd_allocate_array(o->options.allocator, sum->numel, sizeof *expected);
+        if (expected == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to explain %s", o->parameters[i].name);
+        for (size_t j = 0; j < sum->numel; j++) expected[j] = cd_wide_sum_get(sum, j) / (double)rule->divisor;
+        cd_suspect s = {.expected = expected, .actual = o->numbers.values, .parameter = i, .divisor = r->divisor};
+        cddp_status status = cd_oracle_explain(o, r, &c, &s, err);
+        cd_release(o->options.allocator, expected, sum->numel * sizeof *expected);
+        if (status != CDDP_OK) return status;
+    }
+    if (link == CD_LINK_MATHEMATICS && !c.exact) o->is_free_running = false;
+    cd_oracle_tell(o, link, i, &c);
+    return CDDP_OK;
+}
+
+static cddp_status judge_reduced(cd_oracle *o, const cd_oracle_reduction *r, const cd_window *w, size_t i,
+                                 cddp_error *err)
+{
+    const cd_window_parameter *p = &w->parameters[i];
+    cd_comparison c;
+    if (w->is_exact_device) {
+        CD_TRY(cd_oracle_compare_forms(o, &p->expected, &r->gradients[i].value, &c, err));
+        cd_oracle_tell(o, CD_LINK_MATHEMATICS, i, &c);
+        return CDDP_OK;
+    }
+    if (p->samples.limbs == NULL) return CDDP_OK;
+    uint64_t depth = r->depth != 0 ? r->depth : o->options.world_size - 1, casts = r->wire != CDDP_DTYPE_COUNT;
+    cddp_dtype dtype = casts ? r->wire : o->parameters[i].dtype;
+    bool divided = w->divided && !casts;
+    cd_sum_rule reduction = {.dtype = dtype,
+                             .divisor = divided ? 1 : r->divisor,
+                             .addends = o->options.world_size + depth,
+                             .roundings = divided ? depth : depth + 2 + casts,
+                             .division_is_exact = divided || cd_is_power_of_two(r->divisor)};
+    cd_sum_rule mathematics = {.dtype = dtype,
+                               .divisor = r->divisor,
+                               .addends = o->options.world_size + depth + w->parts,
+                               .roundings = p->samples.push_count + depth + 2 + casts,
+                               .division_is_exact = cd_is_power_of_two(r->divisor)};
+    CD_TRY(judge_sum(o, r, i, &p->contributions, &reduction, CD_LINK_REDUCTION, err));
+    CD_TRY(judge_sum(o, r, i, &p->samples, &mathematics, CD_LINK_MATHEMATICS, err));
+    return CDDP_OK;
+}
+
+static cddp_status judge_presence(cd_oracle *o, const cd_oracle_reduction *r, const cd_window *w, size_t i,
+                                  bool *comparable, cddp_error *err)
+{
+    (void)err;
+    bool reduced = o->parameters[i].variable >= 0;
+    bool kept = o->kept[i].kind != CDDP_GRAD_UNDEFINED;
+    bool expected = kept || (reduced ? w->parameters[i].fired : o->captured[i] && o->local_present[i]);
+    bool actual = r->gradients[i].kind != CDDP_GRAD_UNDEFINED;
+    cd_comparison c = {.element = -1, .exact = true};
+    *comparable = reduced && actual && expected && w->parameters[i].fired;
+    if (expected != actual) {
+        c = (cd_comparison){
+            .bad = 1, .element = 0, .expected = expected, .actual = actual, .exact = true, .shape = CD_SHAPE_PRESENCE};
+        cd_tell_print(c.words, sizeof c.words,
+                      expected ? "absent, where some rank has a gradient"
+                               : "present, although no rank used it: absent is not zero");
+    }
+    cd_oracle_tell(o, CD_LINK_PRESENCE, i, &c);
+    return CDDP_OK;
+}
+
+/* ---- link 6 ---- */
+
+static cddp_status judge_buffers(cd_oracle *o, const cd_start *start, const cd_oracle_reduction *r,
+                                 const cddp_tensor *buffers, cddp_error *err)
+{
+    const cd_oracle_engine *e = start->engine;
+    cd_oracle_part part = {o->options.rank, r->step, r->micro_step, CD_ORACLE_ALL};
+    if (buffers == NULL || !o->has_buffers || e->sample_count(e->self, &part) == 0) return CDDP_OK;
+    CD_TRY(e->load(e->self, start->values, o->buffers, err));
+    CD_TRY(e->run(e->self, &part, err));
+    for (size_t i = 0; i < o->options.buffer_count; i++) {
+        cd_comparison c;
+        CD_TRY(cd_oracle_compare_tensors(o, &e->buffers(e->self)[i], &buffers[i], &c, err));
+        if (c.bad > 0 && c.words[0] == '\0')
+            cd_tell_print(c.words, sizeof c.words, "%zu of %zu elements differ", c.bad, c.numel);
+        o->summary.compared++;
+        o->summary.differing += c.bad > 0;
+        o->summary.exact++;
+        cd_tell_comparison(&(cd_tell){o->options.tracer, CD_LINK_BUFFER, (int32_t)i, "buffer"}, &c);
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reduction *reduction,
+                                      const cddp_tensor *buffers, cddp_error *err)
+{
+    cd_oracle *o = oracle;
+    if (!cd_oracle_has_values(o) && !cd_oracle_is_exact_device(o)) return CDDP_OK;
+    if (reduction->divisor == 0)
+        return cd_fail(err, CDDP_E_ARG, "the oracle was given divisor 0 at step %u", reduction->step);
+    cd_start start = cd_oracle_get_start(o);
+    cd_window *w = o->options.share != NULL ? &o->options.share->windows[reduction->step % 2] : &o->window;
+    CD_TRY(cd_window_compute(w, &start, reduction, err));
+    CD_TRY(judge_locals(o, &start, reduction, err));
+    for (size_t i = 0; i < o->options.parameter_count; i++) {
+        bool comparable;
+        CD_TRY(judge_presence(o, reduction, w, i, &comparable, err));
+        if (comparable && !reduction->lossy) CD_TRY(judge_reduced(o, reduction, w, i, err));
+    }
+    CD_TRY(judge_buffers(o, &start, reduction, buffers, err));
+    return CDDP_OK;
+}

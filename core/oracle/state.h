@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside the oracle: its state, and what its parts share. Nothing outside core/oracle includes this. */
+#pragma once
+#include "core/oracle/oracle.h"
+#include "core/oracle/tell.h"
+#include "core/oracle/window.h"
+
+struct cd_oracle_share {
+    const cddp_allocator *allocator;
+    cd_window windows[2]; /* by parity of the step: ranks of one thread are at most a step apart */
+};
+
+struct cd_oracle {
+    cd_oracle_options options;
+    cd_oracle_parameter *parameters; /* (parameter_count) copies */
+    const char **names;              /* (parameter_count) */
+    size_t *offsets;                 /* (parameter_count + 1) */
+    cddp_tensor *values;             /* (parameter_count) at the beginning of the step */
+    cddp_grad *kept;                 /* (parameter_count) at the beginning of the step */
+    cddp_tensor *buffers;            /* (buffer_count) at the last forward entry */
+    bool has_buffers;
+    double *local;                  /* (offsets[parameter_count]) as pushed */
+    cddp_grad *local_forms;         /* (parameter_count) the same on exact devices */
+    bool *captured, *local_present; /* (parameter_count) */
+    cd_window window;               /* without a share */
+    cd_numbers numbers, other;
+    cd_locals locals;
+    bool has_locals, is_free_running, is_free_loaded, has_free_parted;
+    uint32_t step;
+    uint64_t digest;
+    cddp_grad *free_gradients; /* (parameter_count) */
+    cd_oracle_summary summary;
+};
+
+cd_start cd_oracle_get_start(cd_oracle *o);
+bool cd_oracle_has_values(const cd_oracle *o);      /* elements are numbers */
+bool cd_oracle_is_exact_device(const cd_oracle *o); /* elements are forms */
+void cd_oracle_release_locals(cd_oracle *o);
+static inline bool cd_is_power_of_two(uint64_t n) { return n != 0 && (n & (n - 1)) == 0; }
+
+/* Writes a comparison of a parameter into the trace and the summary. */
+void cd_oracle_tell(cd_oracle *o, cd_link link, size_t parameter, const cd_comparison *c);
+/* Says what the wrong values are; r, where not NULL, lets every rank's local gradients be recomputed for it. */
+cddp_status cd_oracle_explain(cd_oracle *o, const cd_oracle_reduction *r, cd_comparison *c, cd_suspect *s,
+                              cddp_error *err);
+/* Two tensors of one device, bit for bit; forms are told apart by their first differing term. The numbers read stay in
+** o->numbers (expected) and o->other (actual). */
+cddp_status cd_oracle_compare_tensors(cd_oracle *o, const cddp_tensor *expected, const cddp_tensor *actual,
+                                      cd_comparison *c, cddp_error *err);
+cddp_status cd_oracle_compare_forms(cd_oracle *o, const cddp_tensor *expected, const cddp_tensor *actual,
+                                    cd_comparison *c, cddp_error *err);
+/* The free-running reference makes the step that the run just made. */
+cddp_status cd_oracle_advance_free(cd_oracle *o, const cd_oracle_update *before, cddp_error *err);
