@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The matrix product in register tiles.
 **
-**            NR columns                    A tile of MR rows × NR columns keeps its sums in registers while k
-**        ┌───────┐ panel of b, packed      runs from 0 to the end; a is broadcast, a row of the panel is one
-**      k │░░░░░░░│ k-major, zero-padded    vector load. The sum over k is never split: so its order is the
-**        └───────┘                         same in every tile shape, and a tile at the border (fewer rows, or
-**   a ┌────┐ ┌───────┐                     columns that are padding) gives the bits that a full one gives.
+**            NR columns               A tile of MR rows × NR columns keeps its sums in registers while k runs
+**        ┌───────┐ panel of b,        from 0 to the end; a is broadcast, a row of the panel is one vector load.
+**      k │░░░░░░░│ packed k-major,    The sum over k is never split: so its order is the same in every tile
+**        └───────┘ zero-padded        shape, and a tile at the border (fewer rows, or columns that are
+**   a ┌────┐ ┌───────┐                padding) gives the bits that a full one gives.
 **  MR │    │ │ tile  │
-**     └────┘ └───────┘                     Limitations: the packed panel is k × NR elements, so beyond a k of
-**                                          some 10,000 it leaves the L2 cache and speed drops.
+**     └────┘ └───────┘                Limitations: the packed panel is k × NR elements, so beyond a k of
+**                                     some 10,000 it leaves the L2 cache and speed drops.
 **
 ** The same tile body is compiled for several instruction sets; only element-wise multiply and add occur, each
 ** rounded, so the width of a vector cannot change a bit. */
