@@ -47,6 +47,18 @@ WIDE static void step_row(row x, size_t n)
     }
 }
 
+/* As step_row, where every chunk and every link is the same: less to read. */
+WIDE static void step_uniform(row x, double cost, double latency, size_t n)
+{
+    for (size_t r = 0; r < n; r++) {
+        double time = later(x.time[r], x.arrival[r]);
+        double port = later(x.port[r], time) + cost;
+        x.time[r] = time;
+        x.port[r] = port;
+        x.passed[r] = port + latency;
+    }
+}
+
 /* As step_row, where links differ from rank to rank: x.cost is for links inside a node, far for those between. */
 static void step_mixed(row x, const double *restrict far, const double *restrict is_far, size_t n)
 {
@@ -66,7 +78,7 @@ typedef struct tables {
     double
         *arrival; /* (2, segments, n + 1): place r + 1 is rank r's, place 0 is the last rank's again; used in turns */
     double *near_cost, *far_cost, *mask; /* (segments, 2n): by chunk, twice in a row */
-    bool has_near, has_far;
+    bool has_near, has_far, is_uniform; /* uniform: all chunks are full, all links of one class */
 } tables;
 
 size_t cd_ring_time_scratch(const cd_program *program)
@@ -114,6 +126,8 @@ static tables make_tables(const cd_ring_time *ring)
         t.latency[r] = (double)cd_network_link(ring->network, from, to)->latency_ns;
     }
     fill_costs(ring, &t);
+    int64_t full = (int64_t)(n * s) * t.segments.elements;
+    t.is_uniform = full == ring->program.numel && t.has_near != t.has_far;
     return t;
 }
 
@@ -126,7 +140,9 @@ static void run_row(const cd_ring_time *ring, tables *t, size_t j, size_t first,
            *next = t->arrival + ((1 - turn) * segments + j) * (t->n + 1);
     row x = {ring->time, ring->port, now + 1, next, t->near_cost + at, t->mask + at, t->latency};
     if (!t->has_near) x.cost = t->far_cost + at;
-    if (t->has_near && t->has_far)
+    if (t->is_uniform)
+        step_uniform(x, x.cost[0], x.latency[0], t->n);
+    else if (t->has_near && t->has_far)
         step_mixed(x, t->far_cost + at, t->is_far, t->n);
     else
         step_row(x, t->n);
