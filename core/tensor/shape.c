@@ -54,20 +54,11 @@ static void shape_release(const cddp_device *device, cddp_dtype dtype, int64_t n
     cd_cpu_storage_destroy(cd_device_allocator(device), block, (size_t)token.bytes);
 }
 
-/* The view lies inside its storage. */
 static cddp_status check_inside(const cddp_tensor *t, const char *operation, cddp_error *err)
 {
     shape_token token;
     memcpy(&token, (const unsigned char *)t->storage - TOKEN_BYTES, sizeof token);
-    int64_t last = t->offset;
-    for (uint32_t i = 0; i < t->dim_count; i++) {
-        if (t->sizes[i] == 0) return CDDP_OK;
-        last += (t->sizes[i] - 1) * t->strides[i];
-    }
-    if (last >= token.numel)
-        return cd_fail(err, CDDP_E_ARG, "%s: a view reaches element %" PRId64 " of a storage of %" PRId64, operation,
-                       last, token.numel);
-    return CDDP_OK;
+    return cd_view_check_inside(t, token.numel, operation, err);
 }
 
 static cddp_status check_one(const cddp_tensor *t, const char *operation, cddp_error *err)

@@ -35,20 +35,7 @@ static void symbol_release(const cddp_device *device, cddp_dtype dtype, int64_t 
 
 static cddp_status check_inside(const cddp_tensor *t, const char *operation, cddp_error *err)
 {
-    const cd_symbol_storage *storage = t->storage;
-    int64_t first = t->offset, last = t->offset;
-    for (uint32_t i = 0; i < t->dim_count; i++) {
-        if (t->sizes[i] == 0) return CDDP_OK;
-        int64_t extent = (t->sizes[i] - 1) * t->strides[i];
-        if (extent > 0)
-            last += extent;
-        else
-            first += extent;
-    }
-    if (first < 0 || last >= storage->numel)
-        return cd_fail(err, CDDP_E_ARG, "%s: a view covers elements %" PRId64 "…%" PRId64 " of a storage of %" PRId64,
-                       operation, first, last, storage->numel);
-    return CDDP_OK;
+    return cd_view_check_inside(t, ((const cd_symbol_storage *)t->storage)->numel, operation, err);
 }
 
 static cddp_status check_one(const cddp_tensor *t, const char *operation, cddp_error *err)

@@ -123,6 +123,23 @@ cddp_status cd_view_check_host(const cddp_tensor *t, const void *host, size_t ho
     return CDDP_OK;
 }
 
+cddp_status cd_view_check_inside(const cddp_tensor *t, int64_t storage_numel, const char *operation, cddp_error *err)
+{
+    int64_t first = t->offset, last = t->offset;
+    for (uint32_t i = 0; i < t->dim_count; i++) {
+        if (t->sizes[i] == 0) return CDDP_OK;
+        int64_t extent = (t->sizes[i] - 1) * t->strides[i];
+        if (extent > 0)
+            last += extent;
+        else
+            first += extent;
+    }
+    if (first < 0 || last >= storage_numel)
+        return cd_fail(err, CDDP_E_ARG, "%s: a view covers elements %" PRId64 "…%" PRId64 " of a storage of %" PRId64,
+                       operation, first, last, storage_numel);
+    return CDDP_OK;
+}
+
 void cd_walk_begin(cd_walk *walk, const cddp_tensor *t)
 {
     memset(walk, 0, sizeof *walk);

@@ -27,6 +27,8 @@ cddp_status cd_view_check_matmul(const cddp_tensor *dst, const cddp_matmul *oper
 /* host_bytes is exactly what the view holds. */
 cddp_status cd_view_check_host(const cddp_tensor *t, const void *host, size_t host_bytes, const char *operation,
                                cddp_error *err);
+/* Every element lies within a storage of so many elements; for devices that know (cpu leaves it to sanitizers). */
+cddp_status cd_view_check_inside(const cddp_tensor *t, int64_t storage_numel, const char *operation, cddp_error *err);
 bool cd_dtype_is_integer(cddp_dtype dtype);
 
 /* A stretch of elements whose positions in storage form an arithmetic sequence. */

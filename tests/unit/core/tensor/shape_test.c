@@ -76,7 +76,10 @@ TEST(shape, mistakes_are_refused_as_on_cpu_and_views_beyond_their_storage_too)
     assert_fails(shape()->matmul(&a, &(cddp_matmul){.a = &a, .b = &a}, NULL, e), CDDP_E_ARG, e, "does not give");
     cddp_tensor beyond = a;
     beyond.offset = 1;
-    assert_fails(shape()->fill(&beyond, 0, NULL, e), CDDP_E_ARG, e, "element 6 of a storage of 6");
+    assert_fails(shape()->fill(&beyond, 0, NULL, e), CDDP_E_ARG, e, "elements 1…6 of a storage of 6");
+    beyond.offset = 0;
+    beyond.strides[0] = -3;
+    assert_fails(shape()->fill(&beyond, 0, NULL, e), CDDP_E_ARG, e, "elements -3…2 of a storage of 6");
     fixture_fini(&f);
 }
 
