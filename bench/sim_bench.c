@@ -19,8 +19,9 @@
 typedef struct job {
     cddp_backend backend;
     uint32_t *all;
-    uint32_t rounds, in_flight;
+    uint32_t rounds;
     int64_t numel;
+    float *data; /* (ranks, numel) or NULL: device shape */
 } job;
 
 static uint64_t cpu_ns(void)
@@ -55,6 +56,8 @@ static cddp_status reduce(cddp_rank *rank, void *argument, cddp_error *err)
     cddp_status status = CDDP_OK;
     open_group(j, rank, &g);
     cddp_tensor t = cddp_tensor_of(cddp_device_shape(), NULL, 0, CDDP_F32, &j->numel, 1);
+    if (j->data != NULL)
+        t = cddp_tensor_of(cddp_device_cpu(), j->data + rank->rank * j->numel, 0, CDDP_F32, &j->numel, 1);
     for (uint32_t k = 0; status == CDDP_OK && k < j->rounds; k++) {
         cddp_work *work = NULL;
         status = cddp_group_allreduce(g, &t, CDDP_RED_SUM, &work, err);
@@ -164,5 +167,16 @@ int main(int argc, char **argv)
     config.network.nics_per_node = 1;
     config.network.intra = *cd_link_get(CD_LINK_nvlink_a100);
     run("messages, shared network ports, twice", config, (job){.rounds = 2, .numel = 1024}, "events", 0);
+    config = (cd_sim_config)CD_SIM_CONFIG_INIT;
+    config.world_size = 64;
+    config.heap_bytes = (size_t)1 << 30;
+    job with_data = {.rounds = 1, .numel = 1000000};
+    with_data.data = calloc(64 * 1000000, sizeof *with_data.data);
+    if (with_data.data == NULL) return 1;
+    run("64 ranks, a million floats, direct", config, with_data, "ops", 1);
+    config.transport = CD_SIM_MESSAGES;
+    config.network.inter = *cd_link_get(CD_LINK_infiniband_edr);
+    run("64 ranks, a million floats, messages", config, with_data, "ops", 1);
+    free(with_data.data);
     return 0;
 }

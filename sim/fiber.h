@@ -12,7 +12,7 @@
 #include "cddp/status.h"
 
 /* Bytes at the far end of a stack that must stay untouched, see cd_fiber_is_intact. */
-#define CD_FIBER_RED_ZONE 1024u
+#define CD_FIBER_RED_ZONE 4096u
 
 typedef void (*cd_fiber_fn)(void *argument);
 
