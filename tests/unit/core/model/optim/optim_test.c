@@ -297,6 +297,39 @@ TEST(optimizer, a_state_that_does_not_fit_is_refused_with_both_sides)
     subject_fini(&sgd);
 }
 
+TEST(optimizer, defined_state_is_zero_and_one_parameter_can_step_alone)
+{
+    fixture f = FIXTURE_INIT;
+    cddp_grad grads[2] = {{.kind = CDDP_GRAD_UNDEFINED}, {.kind = CDDP_GRAD_UNDEFINED}};
+    cd_optimizer_parameter parameters[2];
+    cd_optimizer_state now;
+    cd_optimizer *optimizer;
+    cd_optimizer_options options = with(CD_OPTIMIZER_adam, 0.5, 0, 0);
+    float values[2][2], moments[2];
+    for (int i = 0; i < 2; i++) {
+        cddp_tensor w = fixture_make(&f, cddp_device_cpu(), CDDP_F32, SIZES(2));
+        fixture_write(&f, &w, (float[]){1, 1});
+        assert_ok(cddp_grad_define(&grads[i], &w, &f.err), &f.err);
+        fixture_write(&f, &grads[i].value, (float[]){1, -1});
+        parameters[i] = (cd_optimizer_parameter){i == 0 ? "first" : "second", w, &grads[i]};
+    }
+    assert_ok(cd_optimizer_create(&options, parameters, 2, NULL, &optimizer, &f.err), &f.err);
+    assert_ok(cd_optimizer_state_define(optimizer, 0, &f.err), &f.err);
+    cd_optimizer_get_state(optimizer, 0, &now);
+    assert_true(now.is_present && now.step == 0 && now.slot_count == 2);
+    assert_string_equal(now.slot_names[1], "exp_avg_sq");
+    fixture_read(&f, &now.slots[1], moments);
+    assert_true(moments[0] == 0 && moments[1] == 0);
+    assert_ok(cd_optimizer_step_parameter(optimizer, 1, &f.err), &f.err);
+    fixture_read(&f, &parameters[0].tensor, values[0]);
+    fixture_read(&f, &parameters[1].tensor, values[1]);
+    assert_true(values[0][0] == 1 && values[1][0] < 1 && values[1][1] > 1);
+    assert_fails(cd_optimizer_step_parameter(optimizer, 2, &f.err), CDDP_E_ARG, &f.err, "parameter 2 of 2");
+    cd_optimizer_destroy(optimizer);
+    for (int i = 0; i < 2; i++) cddp_grad_fini(&grads[i]);
+    fixture_fini(&f);
+}
+
 /* ---- refusals and memory ---- */
 
 TEST(optimizer, impossible_settings_are_refused_with_their_value)
@@ -408,6 +441,7 @@ TEST_MAIN(ROW(optimizer, names_find_their_kinds_in_the_order_of_scenarios),
           ROW(optimizer, nonlinear_rules_refuse_symbol_by_name),
           ROW(optimizer, on_shape_nothing_moves_but_state_appears), ROW(optimizer, a_loaded_state_goes_on_bit_for_bit),
           ROW(optimizer, a_state_that_does_not_fit_is_refused_with_both_sides),
+          ROW(optimizer, defined_state_is_zero_and_one_parameter_can_step_alone),
           ROW(optimizer, impossible_settings_are_refused_with_their_value),
           ROW(optimizer, sparse_gradients_are_refused_where_pytorch_refuses_them),
           ROW(optimizer, running_out_of_memory_leaves_nothing_behind), ROW(optimizer, later_steps_allocate_nothing))
