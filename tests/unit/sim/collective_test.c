@@ -9,10 +9,7 @@
 #define N_MAX 64
 
 /* What a rank contributes: small integers, so that every sum is exact. */
-static int64_t given(uint32_t rank, int64_t i)
-{
-    return (int64_t)((rank * 7 + (uint32_t)i * 3 + 1) % 11) - 3;
-}
+static int64_t given(uint32_t rank, int64_t i) { return (int64_t)((rank * 7 + (uint32_t)i * 3 + 1) % 11) - 3; }
 
 static cddp_tensor vector(cddp_dtype dtype, void *data, int64_t n)
 {
@@ -38,13 +35,26 @@ static int64_t reduced(cddp_red_op red, uint32_t size, int64_t i)
     for (uint32_t r = 1; r < size; r++) {
         int64_t x = given(r, i);
         switch (red) {
-        case CDDP_RED_MIN: sum = x < sum ? x : sum; break;
-        case CDDP_RED_MAX: sum = x > sum ? x : sum; break;
-        case CDDP_RED_PRODUCT: sum *= x; break;
-        case CDDP_RED_BAND: sum &= x; break;
-        case CDDP_RED_BOR: sum |= x; break;
-        case CDDP_RED_BXOR: sum ^= x; break;
-        default: sum += x;
+        case CDDP_RED_MIN:
+            sum = x < sum ? x : sum;
+            break;
+        case CDDP_RED_MAX:
+            sum = x > sum ? x : sum;
+            break;
+        case CDDP_RED_PRODUCT:
+            sum *= x;
+            break;
+        case CDDP_RED_BAND:
+            sum &= x;
+            break;
+        case CDDP_RED_BOR:
+            sum |= x;
+            break;
+        case CDDP_RED_BXOR:
+            sum ^= x;
+            break;
+        default:
+            sum += x;
         }
     }
     return sum;
@@ -61,48 +71,69 @@ static cddp_status all_operations(cddp_rank *rank, void *argument, cddp_error *e
     if (status != CDDP_OK) return status;
 
     for (int64_t i = 0; i < n; i++) in[i] = given(me, i);
-    cddp_collective c = {.op = CDDP_OP_ALLREDUCE, .reduce_op = grid->red, .input = vector(CDDP_I64, in, n), .output = vector(CDDP_I64, out, n)};
+    cddp_collective c = {.op = CDDP_OP_ALLREDUCE,
+                         .reduce_op = grid->red,
+                         .input = vector(CDDP_I64, in, n),
+                         .output = vector(CDDP_I64, out, n)};
     assert_ok(run_one(g, &c, err), err);
     for (int64_t i = 0; i < n; i++) assert_int_equal(out[i], reduced(grid->red, w, i));
     for (int64_t i = 0; i < n; i++) assert_int_equal(in[i], given(me, i)); /* inputs are left alone */
 
-    c = (cddp_collective){.op = CDDP_OP_REDUCE, .reduce_op = grid->red, .root = grid->root, .input = vector(CDDP_I64, in, n), .output = vector(CDDP_I64, out, n)};
+    c = (cddp_collective){.op = CDDP_OP_REDUCE,
+                          .reduce_op = grid->red,
+                          .root = grid->root,
+                          .input = vector(CDDP_I64, in, n),
+                          .output = vector(CDDP_I64, out, n)};
     for (int64_t i = 0; i < n; i++) out[i] = -99;
     assert_ok(run_one(g, &c, err), err);
-    for (int64_t i = 0; i < n; i++) assert_int_equal(out[i], me == grid->root ? reduced(grid->red, w, i) : -99); /* ZOO-96 */
+    for (int64_t i = 0; i < n; i++)
+        assert_int_equal(out[i], me == grid->root ? reduced(grid->red, w, i) : -99); /* ZOO-96 */
 
     for (int64_t i = 0; i < n; i++) out[i] = given(me, i);
     c = (cddp_collective){.op = CDDP_OP_BROADCAST, .root = grid->root, .output = vector(CDDP_I64, out, n)};
     assert_ok(run_one(g, &c, err), err);
     for (int64_t i = 0; i < n; i++) assert_int_equal(out[i], given(grid->root, i));
 
-    c = (cddp_collective){.op = CDDP_OP_ALLGATHER, .input = vector(CDDP_I64, in, n), .output = vector(CDDP_I64, out, n * w)};
+    c = (cddp_collective){
+        .op = CDDP_OP_ALLGATHER, .input = vector(CDDP_I64, in, n), .output = vector(CDDP_I64, out, n * w)};
     assert_ok(run_one(g, &c, err), err);
     for (int64_t i = 0; i < n * w; i++) assert_int_equal(out[i], given((uint32_t)(i / n), i % n));
 
     for (int64_t i = 0; i < n * w; i++) in[i] = given(me, i), out[i] = -99;
-    c = (cddp_collective){.op = CDDP_OP_REDUCE_SCATTER, .reduce_op = grid->red, .input = vector(CDDP_I64, in, n * w), .output = vector(CDDP_I64, out, n)};
+    c = (cddp_collective){.op = CDDP_OP_REDUCE_SCATTER,
+                          .reduce_op = grid->red,
+                          .input = vector(CDDP_I64, in, n * w),
+                          .output = vector(CDDP_I64, out, n)};
     assert_ok(run_one(g, &c, err), err);
     for (int64_t i = 0; i < n; i++) assert_int_equal(out[i], reduced(grid->red, w, me * n + i));
 
-    c = (cddp_collective){.op = CDDP_OP_GATHER, .root = grid->root, .input = vector(CDDP_I64, in, n), .output = vector(CDDP_I64, out, n * w)};
+    c = (cddp_collective){.op = CDDP_OP_GATHER,
+                          .root = grid->root,
+                          .input = vector(CDDP_I64, in, n),
+                          .output = vector(CDDP_I64, out, n * w)};
     assert_ok(run_one(g, &c, err), err);
     if (me == grid->root)
         for (int64_t i = 0; i < n * w; i++) assert_int_equal(out[i], given((uint32_t)(i / n), i % n));
 
-    c = (cddp_collective){.op = CDDP_OP_SCATTER, .root = grid->root, .input = vector(CDDP_I64, in, n * w), .output = vector(CDDP_I64, out, n)};
+    c = (cddp_collective){.op = CDDP_OP_SCATTER,
+                          .root = grid->root,
+                          .input = vector(CDDP_I64, in, n * w),
+                          .output = vector(CDDP_I64, out, n)};
     assert_ok(run_one(g, &c, err), err);
     for (int64_t i = 0; i < n; i++) assert_int_equal(out[i], given(grid->root, me * n + i));
 
-    c = (cddp_collective){.op = CDDP_OP_ALLTOALL, .input = vector(CDDP_I64, in, n * w), .output = vector(CDDP_I64, out, n * w)};
+    c = (cddp_collective){
+        .op = CDDP_OP_ALLTOALL, .input = vector(CDDP_I64, in, n * w), .output = vector(CDDP_I64, out, n * w)};
     assert_ok(run_one(g, &c, err), err);
     for (int64_t i = 0; i < n * w; i++) assert_int_equal(out[i], given((uint32_t)(i / n), me * n + i % n));
 
     assert_ok(cddp_group_barrier(g, err), err);
     if (w > 1 && me < 2) { /* to and fro */
         c = (cddp_collective){.op = me == 0 ? CDDP_OP_SEND : CDDP_OP_RECV, .root = 1 - me, .tag = 5};
-        if (me == 0) c.input = vector(CDDP_I64, in, n);
-        else c.output = vector(CDDP_I64, out, n);
+        if (me == 0)
+            c.input = vector(CDDP_I64, in, n);
+        else
+            c.output = vector(CDDP_I64, out, n);
         assert_ok(run_one(g, &c, err), err);
         for (int64_t i = 0; me == 1 && i < n; i++) assert_int_equal(out[i], given(0, i));
     }
@@ -115,7 +146,8 @@ TEST(collective, gives_the_mathematical_result_under_any_schedule)
     (void)state;
     static const uint32_t sizes[] = {1, 2, 3, 4, 5, 6, 7, 8};
     static const int64_t lengths[] = {1, 5, 64};
-    static const cddp_red_op reds[] = {CDDP_RED_SUM, CDDP_RED_MIN, CDDP_RED_MAX, CDDP_RED_PRODUCT, CDDP_RED_BAND, CDDP_RED_BOR, CDDP_RED_BXOR};
+    static const cddp_red_op reds[] = {CDDP_RED_SUM,  CDDP_RED_MIN, CDDP_RED_MAX, CDDP_RED_PRODUCT,
+                                       CDDP_RED_BAND, CDDP_RED_BOR, CDDP_RED_BXOR};
     uint64_t seed = cd_test_seed();
     for (uint32_t a = 0; a < CD_ALGORITHM_COUNT; a++)
         for (uint32_t t = 0; t <= CD_SIM_MESSAGES; t++)
@@ -129,13 +161,16 @@ TEST(collective, gives_the_mathematical_result_under_any_schedule)
                     f.config.algorithm = (cd_algorithm)a;
                     f.config.transport = (cd_sim_transport)t;
                     f.config.completion = seed % 2 ? CD_SIM_COMPLETE_CHOICE : CD_SIM_COMPLETE_AT_ONCE;
-                    f.config.network = (cd_network_config){.ranks_per_node = 2, .intra = *cd_link_get(CD_LINK_nvlink_v100),
-                                                           .inter = *cd_link_get(CD_LINK_ethernet_25g), .jitter_ns = seed % 3 * 1000};
+                    f.config.network = (cd_network_config){.ranks_per_node = 2,
+                                                           .intra = *cd_link_get(CD_LINK_nvlink_v100),
+                                                           .inter = *cd_link_get(CD_LINK_ethernet_25g),
+                                                           .jitter_ns = seed % 3 * 1000};
                     f.config.heap_bytes = 8 << 20;
                     f.config.seed = seed;
                     f.chooser = cd_chooser_random(&f.random, seed);
                     f.config.chooser = seed % 4 ? &f.chooser : NULL;
-                    cd_test_row("%s, transport %u, %u ranks, %lld elements, %s", cd_algorithm_name((cd_algorithm)a), t, sizes[s], (long long)lengths[l], cddp_red_op_name(grid.red));
+                    cd_test_row("%s, transport %u, %u ranks, %lld elements, %s", cd_algorithm_name((cd_algorithm)a), t,
+                                sizes[s], (long long)lengths[l], cddp_red_op_name(grid.red));
                     fixture_run(&f, all_operations);
                     cd_sim_stats stats;
                     cd_sim_get_stats(f.sim, &stats);

@@ -141,7 +141,12 @@ TEST(fault, a_slow_rank_delays_everybody)
 TEST(fault, a_cut_link_heals_and_everybody_finishes)
 {
     (void)state;
-    cd_fault fault = {.kind = CD_FAULT_link_cut, .when = CD_FAULT_AT_TIME, .rank = 1, .peer = 0, .at = 1500, .duration_ns = 900000000};
+    cd_fault fault = {.kind = CD_FAULT_link_cut,
+                      .when = CD_FAULT_AT_TIME,
+                      .rank = 1,
+                      .peer = 0,
+                      .at = 1500,
+                      .duration_ns = 900000000};
     outcome o = run_with(messages(), &fault, 1);
     for (int r = 0; r < 4; r++) assert_ok(o.results[r].status, &o.results[r].error);
     assert_true(o.stats.time_ns > 900000000);
@@ -171,7 +176,12 @@ TEST(fault, corruption_reaches_the_results)
     (void)state;
     static const cd_fault_kind kinds[] = {CD_FAULT_chunk_corrupt, CD_FAULT_bit_flip, CD_FAULT_nan};
     for (int k = 0; k < 3; k++) {
-        cd_fault fault = {.kind = kinds[k], .when = CD_FAULT_BEFORE_OP, .rank = 1, .peer = UINT32_MAX, .at = ROUNDS - 1, .amount = 22};
+        cd_fault fault = {.kind = kinds[k],
+                          .when = CD_FAULT_BEFORE_OP,
+                          .rank = 1,
+                          .peer = UINT32_MAX,
+                          .at = ROUNDS - 1,
+                          .amount = 22};
         outcome o = run_with(messages(), &fault, 1);
         uint32_t wrong = 0, nan = 0;
         cd_test_row("%s", cd_fault_name(kinds[k]));
@@ -205,7 +215,9 @@ TEST(fault, an_optional_fault_is_a_choice_and_fifo_declines)
     assert_in_range(killed, 3, 17);
 }
 
-TEST_MAIN(ROW(fault, a_killed_rank_leaves_the_others_hanging_for_it), ROW(fault, survivors_learn_of_a_death_when_connections_close),
+TEST_MAIN(ROW(fault, a_killed_rank_leaves_the_others_hanging_for_it),
+          ROW(fault, survivors_learn_of_a_death_when_connections_close),
           ROW(fault, a_rank_that_hangs_for_a_while_only_delays), ROW(fault, a_slow_rank_delays_everybody),
-          ROW(fault, a_cut_link_heals_and_everybody_finishes), ROW(fault, delay_and_reordering_change_time_and_nothing_else),
-          ROW(fault, corruption_reaches_the_results), ROW(fault, an_optional_fault_is_a_choice_and_fifo_declines))
+          ROW(fault, a_cut_link_heals_and_everybody_finishes),
+          ROW(fault, delay_and_reordering_change_time_and_nothing_else), ROW(fault, corruption_reaches_the_results),
+          ROW(fault, an_optional_fault_is_a_choice_and_fifo_declines))

@@ -41,8 +41,10 @@ static cddp_status reduce(cddp_rank *rank, void *argument, cddp_error *err)
         uint64_t h = mixed(rank->rank, i);
         uint32_t b32 = (uint32_t)((h & 0x807fffff) | ((110 + (h >> 40) % 30) << 23));
         uint64_t b64 = (h & UINT64_C(0x800fffffffffffff)) | ((1000 + (h >> 52) % 40) << 52);
-        if (esize == 4) memcpy(data + i * 4, &b32, 4);
-        else memcpy(data + i * 8, &b64, 8);
+        if (esize == 4)
+            memcpy(data + i * 4, &b32, 4);
+        else
+            memcpy(data + i * 8, &b64, 8);
     }
     cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, j->dtype, &j->n, 1);
     cddp_group *g = NULL;
@@ -53,8 +55,10 @@ static cddp_status reduce(cddp_rank *rank, void *argument, cddp_error *err)
     for (int64_t i = 0; i < j->n; i++) {
         uint32_t b32 = 0;
         uint64_t b64 = 0;
-        if (esize == 4) memcpy(&b32, data + i * 4, 4);
-        else memcpy(&b64, data + i * 8, 8);
+        if (esize == 4)
+            memcpy(&b32, data + i * 4, 4);
+        else
+            memcpy(&b64, data + i * 8, 8);
         digest += (esize == 4 ? b32 : b64) * (2 * (uint64_t)i + 1);
     }
     j->digest[rank->rank] = digest;
@@ -74,9 +78,11 @@ TEST(gloo_ring, has_the_bits_of_gloo_on_every_rank_and_transport)
                 f.config.world_size = cases[c].ranks;
                 f.config.transport = (cd_sim_transport)transport;
                 f.config.heap_bytes = (size_t)256 << 20;
-                cd_test_row("%u ranks, %lld elements, transport %d, %s", cases[c].ranks, (long long)j.n, transport, wide ? "f64" : "f32");
+                cd_test_row("%u ranks, %lld elements, transport %d, %s", cases[c].ranks, (long long)j.n, transport,
+                            wide ? "f64" : "f32");
                 fixture_run(&f, reduce);
-                for (uint32_t r = 0; r < cases[c].ranks; r++) assert_true(j.digest[r] == (wide ? cases[c].f64 : cases[c].f32));
+                for (uint32_t r = 0; r < cases[c].ranks; r++)
+                    assert_true(j.digest[r] == (wide ? cases[c].f64 : cases[c].f32));
                 fixture_destroy(&f);
             }
 }

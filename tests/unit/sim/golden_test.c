@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Twenty small runs whose traces, times, bits and choice strings are the same on every machine, compiler and optimisation
+/* Twenty small runs whose traces, times, bits and choice strings are the same on every machine, compiler and
+*optimisation
 ** level: their digests lie in golden.def. A row that no longer fits is printed as it would have to be.
 **
 ** The runs are shaped like training: backward in pieces, a bucket reduced after each, everything waited for at the end.
@@ -36,12 +37,18 @@ static cddp_status iteration(cddp_rank *rank, void *argument, cddp_error *err)
         for (int b = 0; status == CDDP_OK && b < BUCKETS; b++) {
             float *data = j->data[rank->rank][b];
             const uint64_t ids[2] = {(uint64_t)b, (uint64_t)b + 100};
-            cddp_choice c = {.size = sizeof c, .kind = CDDP_CHOICE_READY, .rank = rank->rank, .option_count = 2, .options = ids, .name = "ready"};
+            cddp_choice c = {.size = sizeof c,
+                             .kind = CDDP_CHOICE_READY,
+                             .rank = rank->rank,
+                             .option_count = 2,
+                             .options = ids,
+                             .name = "ready"};
             uint32_t twice = rank->ops->choose(rank, &c);
             for (int i = 0; i < LENGTH; i++) data[i] = given(rank->rank, b + step, i) * (float)(1 + twice);
             status = rank->ops->compute(rank, 40000 + 1000 * (uint64_t)b, "backward", err);
             cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &n, 1);
-            if (status == CDDP_OK) status = cddp_group_allreduce(g, &t, b % 2 ? CDDP_RED_AVG : CDDP_RED_SUM, &works[b], err);
+            if (status == CDDP_OK)
+                status = cddp_group_allreduce(g, &t, b % 2 ? CDDP_RED_AVG : CDDP_RED_SUM, &works[b], err);
         }
         for (int b = 0; status == CDDP_OK && b < BUCKETS; b++) status = cddp_work_wait(works[b], 0, err);
     }
@@ -66,8 +73,9 @@ static const struct {
     int fault;                /* -1: none */
     uint64_t digest;
 } cases[] = {
-#define CASE(name, ranks, node, algorithm, transport, completion, seed, jitter, fault, digest)                                   \
-    {#name, ranks, node, CD_ALGORITHM_##algorithm, CD_SIM_##transport, CD_SIM_COMPLETE_##completion, seed, jitter, fault, UINT64_C(digest)},
+#define CASE(name, ranks, node, algorithm, transport, completion, seed, jitter, fault, digest)                         \
+    {#name, ranks,  node,  CD_ALGORITHM_##algorithm, CD_SIM_##transport, CD_SIM_COMPLETE_##completion,                 \
+     seed,  jitter, fault, UINT64_C(digest)},
 #include "tests/unit/sim/golden.def"
 #undef CASE
 };
@@ -82,8 +90,10 @@ static uint64_t digest_of(size_t i)
     f.config.transport = cases[i].transport;
     f.config.completion = cases[i].completion;
     f.config.seed = cases[i].seed;
-    f.config.network = (cd_network_config){.ranks_per_node = cases[i].ranks_per_node, .intra = *cd_link_get(CD_LINK_pcie3_x16),
-                                           .inter = *cd_link_get(CD_LINK_ethernet_10g), .jitter_ns = cases[i].jitter_ns};
+    f.config.network = (cd_network_config){.ranks_per_node = cases[i].ranks_per_node,
+                                           .intra = *cd_link_get(CD_LINK_pcie3_x16),
+                                           .inter = *cd_link_get(CD_LINK_ethernet_10g),
+                                           .jitter_ns = cases[i].jitter_ns};
     f.chooser = cd_chooser_random(&f.random, cases[i].seed);
     if (cases[i].seed != 0) f.config.chooser = &f.chooser;
     if (cases[i].fault >= 0) {
@@ -102,7 +112,8 @@ static uint64_t digest_of(size_t i)
     uint64_t digest = cd_hash_mix(f.digest.digest, cd_hash_text(schedule));
     digest = cd_hash_mix(digest, cd_hash64(j.data, sizeof j.data, 0));
     digest = cd_hash_mix(digest, stats.time_ns);
-    for (uint32_t r = 0; r < cases[i].ranks; r++) digest = cd_hash_mix(digest, (uint64_t)f.results[r].end * 100 + (uint64_t)f.results[r].status);
+    for (uint32_t r = 0; r < cases[i].ranks; r++)
+        digest = cd_hash_mix(digest, (uint64_t)f.results[r].end * 100 + (uint64_t)f.results[r].status);
     fixture_destroy(&f);
     return digest;
 }
@@ -133,4 +144,5 @@ TEST(golden, runs_differ_from_one_another)
         for (size_t k = i + 1; k < sizeof cases / sizeof cases[0]; k++) assert_true(cases[i].digest != cases[k].digest);
 }
 
-TEST_MAIN(ROW(golden, runs_are_the_same_everywhere), ROW(golden, a_second_run_is_the_same_as_the_first), ROW(golden, runs_differ_from_one_another))
+TEST_MAIN(ROW(golden, runs_are_the_same_everywhere), ROW(golden, a_second_run_is_the_same_as_the_first),
+          ROW(golden, runs_differ_from_one_another))

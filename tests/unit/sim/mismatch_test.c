@@ -75,7 +75,8 @@ TEST(mismatch, a_longer_message_fails_the_receiver_and_a_shorter_one_fills_part)
         job j = {{{{CDDP_OP_BROADCAST, 6, 0, CDDP_I64}}, {{CDDP_OP_BROADCAST, 4, 0, CDDP_I64}}}, 1, {{{0}}}};
         sim_fixture f = launch(&j, t);
         assert_ok(f.results[0].status, &f.results[0].error);
-        assert_fails(f.results[1].status, CDDP_E_MISMATCH, &f.results[1].error, "rank 1 received 48 bytes from rank 0 where it expected 32");
+        assert_fails(f.results[1].status, CDDP_E_MISMATCH, &f.results[1].error,
+                     "rank 1 received 48 bytes from rank 0 where it expected 32");
         job k = {{{{CDDP_OP_BROADCAST, 4, 0, CDDP_I64}}, {{CDDP_OP_BROADCAST, 6, 0, CDDP_I64}}}, 1, {{{0}}}};
         f = launch(&k, t);
         assert_ok(f.results[1].status, &f.results[1].error);
@@ -99,7 +100,10 @@ TEST(mismatch, two_roots_hang_or_mix_and_never_crash)
 {
     (void)state;
     for (int t = 0; t <= CD_SIM_MESSAGES; t++) {
-        job j = {{{{CDDP_OP_BROADCAST, 4, 0, CDDP_I64}, {CDDP_OP_ALLREDUCE, 4, 0, CDDP_I64}}, {{CDDP_OP_BROADCAST, 4, 1, CDDP_I64}, {CDDP_OP_ALLREDUCE, 4, 0, CDDP_I64}}}, 2, {{{0}}}};
+        job j = {{{{CDDP_OP_BROADCAST, 4, 0, CDDP_I64}, {CDDP_OP_ALLREDUCE, 4, 0, CDDP_I64}},
+                  {{CDDP_OP_BROADCAST, 4, 1, CDDP_I64}, {CDDP_OP_ALLREDUCE, 4, 0, CDDP_I64}}},
+                 2,
+                 {{{0}}}};
         sim_fixture f = launch(&j, t); /* both send, nobody receives; the next operation is not disturbed */
         for (int r = 0; r < 2; r++) {
             assert_ok(f.results[r].status, &f.results[r].error);
@@ -114,7 +118,8 @@ static cddp_status name_taken(cddp_rank *rank, void *argument, cddp_error *err)
     uint32_t pairs[2][2] = {{0, 1}, {2, 3}}, *mine = pairs[rank->rank / 2];
     cddp_group *g = NULL;
     cddp_group_options o = {.size = sizeof o, .backend = &f->backend, .rank = rank, .works_max = 4};
-    o.spec = (cddp_group_spec){.size = sizeof o.spec, .name = "pair", .group_rank = rank->rank % 2, .group_size = 2, .members = mine};
+    o.spec = (cddp_group_spec){
+        .size = sizeof o.spec, .name = "pair", .group_rank = rank->rank % 2, .group_size = 2, .members = mine};
     if (rank->rank >= 2) rank->ops->yield(rank);
     cddp_status status = cddp_group_create(&o, &g, err);
     cddp_group_destroy(g);
@@ -145,5 +150,6 @@ TEST(mismatch, one_name_for_two_sets_of_ranks_is_refused_by_name)
 }
 
 TEST_MAIN(ROW(mismatch, crossed_operations_of_equal_size_mix_their_data_silently),
-          ROW(mismatch, a_longer_message_fails_the_receiver_and_a_shorter_one_fills_part), ROW(mismatch, another_dtype_is_read_as_bytes),
-          ROW(mismatch, two_roots_hang_or_mix_and_never_crash), ROW(mismatch, one_name_for_two_sets_of_ranks_is_refused_by_name))
+          ROW(mismatch, a_longer_message_fails_the_receiver_and_a_shorter_one_fills_part),
+          ROW(mismatch, another_dtype_is_read_as_bytes), ROW(mismatch, two_roots_hang_or_mix_and_never_crash),
+          ROW(mismatch, one_name_for_two_sets_of_ranks_is_refused_by_name))

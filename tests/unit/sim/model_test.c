@@ -48,7 +48,8 @@ static void time_of(job *j, cd_sim_config config, cd_sim_transport transport)
 TEST(model, agrees_with_messages_to_the_nanosecond_without_contention)
 {
     (void)state;
-    static const cddp_op ops[] = {CDDP_OP_ALLREDUCE, CDDP_OP_ALLGATHER, CDDP_OP_REDUCE_SCATTER, CDDP_OP_ALLTOALL, CDDP_OP_BARRIER};
+    static const cddp_op ops[] = {CDDP_OP_ALLREDUCE, CDDP_OP_ALLGATHER, CDDP_OP_REDUCE_SCATTER, CDDP_OP_ALLTOALL,
+                                  CDDP_OP_BARRIER};
     static const uint32_t sizes[] = {2, 3, 5, 8, 13};
     static const int64_t lengths[] = {1, 1000, 600001, 3120}; /* the last: equal chunks, with links all alike */
     uint32_t compared = 0;
@@ -56,18 +57,23 @@ TEST(model, agrees_with_messages_to_the_nanosecond_without_contention)
         for (size_t o = 0; o < 5; o++)
             for (size_t s = 0; s < 5; s++)
                 for (size_t l = 0; l < 4; l++) {
-                    /* Where several messages race for one receiver's port there is contention: stars, trees, the pairwise exchange. */
+                    /* Where several messages race for one receiver's port there is contention: stars, trees, the
+                     * pairwise exchange. */
                     bool ring = cd_algorithm_is_ring((cd_algorithm)a), even = sizes[s] == 2;
-                    bool free = ops[o] == CDDP_OP_ALLGATHER || ops[o] == CDDP_OP_BARRIER || (ring && ops[o] != CDDP_OP_ALLTOALL) || even;
+                    bool free = ops[o] == CDDP_OP_ALLGATHER || ops[o] == CDDP_OP_BARRIER ||
+                                (ring && ops[o] != CDDP_OP_ALLTOALL) || even;
                     if (!free || a == CD_ALGORITHM_any_order) continue;
                     job model = {.op = ops[o], .n = lengths[l], .late_ns = 977}, messages = model;
                     cd_sim_config c = CD_SIM_CONFIG_INIT;
                     c.world_size = sizes[s];
                     c.algorithm = (cd_algorithm)a;
-                    c.network = (cd_network_config){.ranks_per_node = l == 3 ? 0 : 2, .intra = *cd_link_get(CD_LINK_nvlink_a100), .inter = *cd_link_get(CD_LINK_ethernet_100g)};
+                    c.network = (cd_network_config){.ranks_per_node = l == 3 ? 0 : 2,
+                                                    .intra = *cd_link_get(CD_LINK_nvlink_a100),
+                                                    .inter = *cd_link_get(CD_LINK_ethernet_100g)};
                     time_of(&model, c, CD_SIM_MODEL);
                     time_of(&messages, c, CD_SIM_MESSAGES);
-                    cd_test_row("%s %s, %u ranks, %lld elements", cd_algorithm_name((cd_algorithm)a), cddp_op_name(ops[o]), sizes[s], (long long)lengths[l]);
+                    cd_test_row("%s %s, %u ranks, %lld elements", cd_algorithm_name((cd_algorithm)a),
+                                cddp_op_name(ops[o]), sizes[s], (long long)lengths[l]);
                     for (uint32_t r = 0; r < sizes[s]; r++) assert_int_equal(model.ended[r], messages.ended[r]);
                     compared++;
                 }
@@ -93,13 +99,15 @@ TEST(model, a_network_port_that_ranks_share_is_a_bottleneck)
     job own = {.op = CDDP_OP_ALLTOALL, .n = 100000}, shared = own;
     cd_sim_config c = CD_SIM_CONFIG_INIT;
     c.world_size = 8;
-    c.network = (cd_network_config){.ranks_per_node = 4, .intra = *cd_link_get(CD_LINK_nvlink_a100), .inter = *cd_link_get(CD_LINK_infiniband_edr)};
+    c.network = (cd_network_config){
+        .ranks_per_node = 4, .intra = *cd_link_get(CD_LINK_nvlink_a100), .inter = *cd_link_get(CD_LINK_infiniband_edr)};
     time_of(&own, c, CD_SIM_MESSAGES);
     c.network.nics_per_node = 1;
     time_of(&shared, c, CD_SIM_MESSAGES);
     /* 4 ranks × 4 peers × 400 kB leave a node twice, through one port of 12.1 GB/s instead of four. */
     uint64_t last = 0, alone = 0;
-    for (int r = 0; r < 8; r++) last = shared.ended[r] > last ? shared.ended[r] : last, alone = own.ended[r] > alone ? own.ended[r] : alone;
+    for (int r = 0; r < 8; r++)
+        last = shared.ended[r] > last ? shared.ended[r] : last, alone = own.ended[r] > alone ? own.ended[r] : alone;
     uint64_t bound = 2 * 16 * UINT64_C(400000) * 10 / 121;
     assert_true(last >= bound);
     assert_true(alone < bound);
@@ -123,5 +131,6 @@ TEST(model, jitter_comes_from_the_seed)
     assert_int_not_equal(ends[0], ends[2]);
 }
 
-TEST_MAIN(ROW(model, agrees_with_messages_to_the_nanosecond_without_contention), ROW(model, the_ring_takes_two_times_n_minus_one_steps),
+TEST_MAIN(ROW(model, agrees_with_messages_to_the_nanosecond_without_contention),
+          ROW(model, the_ring_takes_two_times_n_minus_one_steps),
           ROW(model, a_network_port_that_ranks_share_is_a_bottleneck), ROW(model, jitter_comes_from_the_seed))

@@ -33,7 +33,8 @@ TEST(scale, a_thousand_ranks_fit_in_little_memory_and_overlap)
     f.config.world_size = 1024;
     f.config.transport = CD_SIM_MODEL;
     f.config.stack_bytes = 65536;
-    f.config.network = (cd_network_config){.ranks_per_node = 8, .intra = *cd_link_get(CD_LINK_nvlink_v100), .inter = *cd_link_get(CD_LINK_infiniband_edr)};
+    f.config.network = (cd_network_config){
+        .ranks_per_node = 8, .intra = *cd_link_get(CD_LINK_nvlink_v100), .inter = *cd_link_get(CD_LINK_infiniband_edr)};
     fixture_run(&f, iteration);
     cd_sim_stats stats;
     cd_sim_get_stats(f.sim, &stats);
@@ -103,7 +104,8 @@ static void *worlds(void *argument)
         f->config.sink = &f->digest.sink;
         if (cd_sim_create(&f->config, &f->sim, &f->err) == CDDP_OK) {
             f->backend = cd_sim_backend(f->sim);
-            if (cd_sim_ops()->launch(f->sim, many, f, f->results, &f->err) == CDDP_OK) *digest = *digest * 31 + f->digest.digest;
+            if (cd_sim_ops()->launch(f->sim, many, f, f->results, &f->err) == CDDP_OK)
+                *digest = *digest * 31 + f->digest.digest;
         }
         cd_sim_destroy(f->sim);
         free(f);
@@ -123,5 +125,6 @@ TEST(scale, worlds_in_several_threads_do_not_know_of_each_other)
     assert_true(digests[4] != 0);
 }
 
-TEST_MAIN(ROW(scale, a_thousand_ranks_fit_in_little_memory_and_overlap), ROW(scale, a_steady_state_takes_no_more_memory),
+TEST_MAIN(ROW(scale, a_thousand_ranks_fit_in_little_memory_and_overlap),
+          ROW(scale, a_steady_state_takes_no_more_memory),
           ROW(scale, worlds_in_several_threads_do_not_know_of_each_other))

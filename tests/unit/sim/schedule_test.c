@@ -42,7 +42,8 @@ TEST(schedule, what_was_printed_is_read_back)
         cd_schedule s = {.items = items, .capacity = 20};
         size_t wanted = (size_t)cd_prng_below(&prng, 21);
         while (s.count < wanted) {
-            for (uint64_t gap = cd_prng_below(&prng, cd_prng_chance(&prng, 1, 4) ? 2000 : 3); gap > 0; gap--) cd_schedule_push(&s, 0, 0);
+            for (uint64_t gap = cd_prng_below(&prng, cd_prng_chance(&prng, 1, 4) ? 2000 : 3); gap > 0; gap--)
+                cd_schedule_push(&s, 0, 0);
             cd_schedule_push(&s, 1 + (uint32_t)cd_prng_below(&prng, cd_prng_chance(&prng, 1, 4) ? 5000 : 12), 0);
         }
         char text[512];
@@ -77,11 +78,21 @@ TEST(schedule, malformed_strings_are_refused_with_the_position)
     static const struct {
         const char *text, *words;
     } cases[] = {
-        {"", "starts with 's1:'"},         {"s2:1", "not with 's2:1'"},          {"s1:0", "position 3: '0' where an option"},
-        {"s1:A1", "position 3: 'A'"},      {"s1:Q", "ends at position 4"},       {"s1:(12", "ends at position 6"},
-        {"s1:(9)", "10 or more"},          {"s1:(012)", "10 or more"},           {"s1:()", "position 4"},
-        {"s1:1 2", "position 4: ' '"},     {"s1:q1", "position 3: 'q'"},         {"s1:(99999999999)", "no choice has that many"},
-        {"s1:(4294967295)", "that many"},  {"s1:\xff", "position 3: '?'"},       {"s1:ZZZZZZZZZZZZZZZ1", "a gap that long"},
+        {"", "starts with 's1:'"},
+        {"s2:1", "not with 's2:1'"},
+        {"s1:0", "position 3: '0' where an option"},
+        {"s1:A1", "position 3: 'A'"},
+        {"s1:Q", "ends at position 4"},
+        {"s1:(12", "ends at position 6"},
+        {"s1:(9)", "10 or more"},
+        {"s1:(012)", "10 or more"},
+        {"s1:()", "position 4"},
+        {"s1:1 2", "position 4: ' '"},
+        {"s1:q1", "position 3: 'q'"},
+        {"s1:(99999999999)", "no choice has that many"},
+        {"s1:(4294967295)", "that many"},
+        {"s1:\xff", "position 3: '?'"},
+        {"s1:ZZZZZZZZZZZZZZZ1", "a gap that long"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_replay_chooser replay;
@@ -131,5 +142,6 @@ TEST(schedule, random_bytes_are_refused_or_canonical)
 }
 
 TEST_MAIN(ROW(schedule, prints_deviations_from_fifo_compactly), ROW(schedule, what_was_printed_is_read_back),
-          ROW(schedule, deviations_beyond_the_capacity_are_told), ROW(schedule, malformed_strings_are_refused_with_the_position),
+          ROW(schedule, deviations_beyond_the_capacity_are_told),
+          ROW(schedule, malformed_strings_are_refused_with_the_position),
           ROW(schedule, random_bytes_are_refused_or_canonical))

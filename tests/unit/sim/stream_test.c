@@ -24,7 +24,6 @@ typedef struct bucket {
     cddp_tensor all, halves[2];
 } bucket;
 
-
 static cddp_status make(bucket *b, cddp_rank *rank, cddp_error *err)
 {
     int64_t n = N;
@@ -58,7 +57,8 @@ static cddp_status produce(cddp_rank *rank, void *argument, cddp_error *err)
         CD_TRY(b.device->mark_record(b.device, b.marks[i], b.streams[i], err));
         if (j->with_marks) CD_TRY(b.device->mark_wait(b.device, b.marks[i], b.streams[2], err));
     }
-    cddp_collective c = {.op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_SUM, .input = b.all, .output = b.all, .stream = b.streams[2]};
+    cddp_collective c = {
+        .op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_SUM, .input = b.all, .output = b.all, .stream = b.streams[2]};
     CD_TRY(cddp_group_post(g, &c, &work, err));
     uint64_t before = rank->ops->now_ns(rank);
     CD_TRY(cddp_work_wait(work, 0, err));
@@ -133,7 +133,8 @@ static cddp_status reuse(cddp_rank *rank, void *argument, cddp_error *err)
     void *kept = NULL;
     CD_TRY(b.device->allocate(b.device, CDDP_F32, N, &kept, err));
     out.storage = kept;
-    cddp_collective c = {.op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_SUM, .input = b.all, .output = out, .stream = b.streams[2]};
+    cddp_collective c = {
+        .op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_SUM, .input = b.all, .output = out, .stream = b.streams[2]};
     CD_TRY(cddp_group_post(g, &c, &work, err));
     CD_TRY(cddp_work_wait(work, 0, err));
     if (j->late_free) CD_TRY(b.device->stream_synchronize(b.device, b.streams[2], err));
@@ -175,7 +176,8 @@ static cddp_status too_short(cddp_rank *rank, void *argument, cddp_error *err)
     CD_TRY(make(&b, rank, err));
     CD_TRY(b.device->copy(&b.all, &b.halves[0], b.streams[1], err)); /* sizes differ: nobody knows yet */
     cddp_error later = CDDP_ERROR_INIT;
-    assert_fails(b.device->stream_synchronize(b.device, b.streams[1], &later), CDDP_E_ARG, &later, "queued earlier failed");
+    assert_fails(b.device->stream_synchronize(b.device, b.streams[1], &later), CDDP_E_ARG, &later,
+                 "queued earlier failed");
     b.device->release(b.device, CDDP_F32, N, b.all.storage);
     cd_stream_device_destroy(b.device);
     return CDDP_OK;

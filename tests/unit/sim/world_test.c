@@ -14,7 +14,8 @@ static cddp_status sleeper(cddp_rank *rank, void *argument, cddp_error *err)
     uint64_t before = rank->ops->now_ns(rank);
     for (uint32_t i = 0; i < 5; i++) {
         uint64_t duration = 100 * (rank->rank + 1) + i;
-        cddp_status status = i % 2 ? rank->ops->sleep_ns(rank, duration, err) : rank->ops->compute(rank, duration, "work", err);
+        cddp_status status =
+            i % 2 ? rank->ops->sleep_ns(rank, duration, err) : rank->ops->compute(rank, duration, "work", err);
         if (status != CDDP_OK) return status;
         assert_int_equal(rank->ops->now_ns(rank), before + duration);
         before += duration;
@@ -69,7 +70,12 @@ static cddp_status walker(cddp_rank *rank, void *argument, cddp_error *err)
     trail *t = ((sim_fixture *)argument)->data;
     for (int i = 0; i < 6; i++) {
         const uint64_t ids[3] = {100, 200, 300};
-        cddp_choice c = {.size = sizeof c, .kind = CDDP_CHOICE_USER, .rank = rank->rank, .option_count = 3, .options = ids, .name = "branch"};
+        cddp_choice c = {.size = sizeof c,
+                         .kind = CDDP_CHOICE_USER,
+                         .rank = rank->rank,
+                         .option_count = 3,
+                         .options = ids,
+                         .name = "branch"};
         t->text[t->length++] = (char)('a' + rank->rank);
         t->text[t->length++] = (char)('0' + rank->ops->choose(rank, &c));
         rank->ops->yield(rank);
@@ -138,7 +144,8 @@ TEST(world, a_schedule_of_another_run_is_refused)
         f.config.chooser = &f.chooser;
         assert_ok(cd_chooser_replay(&replayer, cases[i].text, &f.chooser, &f.err), &f.err);
         fixture_create(&f);
-        assert_fails(cd_sim_ops()->launch(f.sim, walker, &f, f.results, &f.err), CDDP_E_MISMATCH, &f.err, cases[i].words);
+        assert_fails(cd_sim_ops()->launch(f.sim, walker, &f, f.results, &f.err), CDDP_E_MISMATCH, &f.err,
+                     cases[i].words);
         fixture_destroy(&f);
     }
 }
@@ -199,10 +206,7 @@ static cddp_status rank_two_stays_away(cddp_rank *rank, void *argument, cddp_err
     return status;
 }
 
-static void note_end(void *context)
-{
-    (*(int *)context)++;
-}
+static void note_end(void *context) { (*(int *)context)++; }
 
 TEST(world, a_hang_names_who_waits_for_whom)
 {
@@ -222,7 +226,8 @@ TEST(world, a_hang_names_who_waits_for_whom)
         fixture_launch(&f, rank_two_stays_away);
         assert_int_equal(f.results[2].end, CDDP_RANK_RETURNED);
         assert_int_equal(f.results[0].end, CDDP_RANK_HUNG);
-        assert_fails(f.results[0].status, CDDP_E_TIMEOUT, &f.results[0].error, "rank 0 waits in allreduce #2 of group 'world' for rank 2, which has ended");
+        assert_fails(f.results[0].status, CDDP_E_TIMEOUT, &f.results[0].error,
+                     "rank 0 waits in allreduce #2 of group 'world' for rank 2, which has ended");
         assert_int_equal(ended, 1);
         uint32_t edges = 0;
         for (size_t i = 0; i < sink.count; i++) {
@@ -289,8 +294,10 @@ static cddp_status two_groups(cddp_rank *rank, void *argument, cddp_error *err)
     }
     for (int i = 0; i < 2; i++)
         if (works[i] != NULL) {
-            if (status == CDDP_OK) status = cddp_work_wait(works[i], 0, err);
-            else cddp_work_release(works[i]);
+            if (status == CDDP_OK)
+                status = cddp_work_wait(works[i], 0, err);
+            else
+                cddp_work_release(works[i]);
         }
     for (int i = 0; i < 2; i++) cddp_group_destroy(g[i]);
     return status;
@@ -464,7 +471,8 @@ TEST(world, a_restored_snapshot_continues_as_if_nothing_had_happened)
         saved = t;
         for (int round = 0; round < 2; round++) {
             uint32_t k = 0;
-            for (const cddp_choice *c; (c = cd_sim_advance(f.sim)) != NULL; k++) cd_sim_decide(f.sim, k % c->option_count);
+            for (const cddp_choice *c; (c = cd_sim_advance(f.sim)) != NULL; k++)
+                cd_sim_decide(f.sim, k % c->option_count);
             cd_schedule_print(cd_sim_schedule(f.sim), schedule[round], sizeof schedule[round]);
             if (round == 0) {
                 memcpy(first, t.text, sizeof first);
@@ -483,9 +491,13 @@ TEST(world, a_restored_snapshot_continues_as_if_nothing_had_happened)
 TEST_MAIN(ROW(world, time_passes_for_each_rank_by_what_it_asked_for), ROW(world, a_slow_rank_computes_longer),
           ROW(world, replaying_the_choice_string_gives_the_same_run),
           ROW(world, without_a_chooser_it_is_fifo_and_the_choice_string_is_empty),
-          ROW(world, a_schedule_of_another_run_is_refused), ROW(world, any_wellformed_schedule_is_run_or_refused), ROW(world, a_hang_names_who_waits_for_whom),
-          ROW(world, a_time_out_under_the_virtual_clock_is_an_error_of_the_operation), ROW(world, virtual_time_is_bounded),
+          ROW(world, a_schedule_of_another_run_is_refused), ROW(world, any_wellformed_schedule_is_run_or_refused),
+          ROW(world, a_hang_names_who_waits_for_whom),
+          ROW(world, a_time_out_under_the_virtual_clock_is_an_error_of_the_operation),
+          ROW(world, virtual_time_is_bounded),
           ROW(world, opposite_orders_on_two_groups_hang_only_when_slots_are_bounded),
-          ROW(world, a_stack_overflow_is_an_error_that_names_the_rank), ROW(world, creation_survives_every_failed_allocation),
-          ROW(world, too_little_memory_is_told_by_launch), ROW(world, running_out_of_memory_anywhere_is_an_error), ROW(world, nonsense_configurations_are_refused_with_a_reason),
+          ROW(world, a_stack_overflow_is_an_error_that_names_the_rank),
+          ROW(world, creation_survives_every_failed_allocation), ROW(world, too_little_memory_is_told_by_launch),
+          ROW(world, running_out_of_memory_anywhere_is_an_error),
+          ROW(world, nonsense_configurations_are_refused_with_a_reason),
           ROW(world, a_restored_snapshot_continues_as_if_nothing_had_happened))
