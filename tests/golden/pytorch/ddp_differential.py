@@ -1,0 +1,168 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Trains injected gradients under PyTorch's DDP over Gloo and prints what came out, for ddp_differential_test.c to repeat.
+
+A configuration is drawn from its number. loss = sum over used parameters of <c, p> with constants c, so a local gradient
+is c bit for bit. Printed per step: who used what in which order of arrival, the used map, which gradients exist, and a
+hash of the bits of each. One warm interpreter is forked per rank; all configurations of a world size share its group.
+"""
+import contextlib
+import os
+import random
+import sys
+import tempfile
+import traceback
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+CONFIGURATIONS = 72
+STEPS = 6
+
+
+def draw(number):
+    r = random.Random(number)
+    c = {"number": number, "world": 2 + number % 3, "fu": number % 4 == 1, "sg": number % 4 == 2}
+    c["views"] = r.random() < 0.5
+    c["hook"] = r.choice([0, 0, 1, 2])
+    c["zero"] = r.choice([0, 1, 2])  # to none, to zeros, not at all
+    # 1.13.1 may assert when a static graph starts inside no_sync; the rule here is NSY-07 and has its own tests.
+    c["micro"] = 1 if c["sg"] else r.choice([1, 1, 2, 3])
+    count = r.randint(2, 8)
+    c["sizes"] = [r.choice([1, 3, 7, 16, 50, 129, 300]) for _ in range(count)]
+    c["doubles"] = [r.random() < 0.3 for _ in range(count)] if number % 5 == 0 else [False] * count
+    c["cap"] = r.choice([40, 200, 600, 4096])
+    # MAIN drops the small first bucket when a capacity is given (BKT-12); 1.13.1 keeps it (BKT-13). So that both have
+    # the same limits, the first cap is the capacity wherever there is no per-bucket list.
+    c["first"] = r.choice([40, 200]) if c["fu"] else c["cap"]
+    full = (1 << count) - 1
+    c["masks"] = []
+    fixed = [r.randint(1, full) for _ in range(c["world"])]
+    for _ in range(STEPS):
+        per_rank = []
+        for rank in range(c["world"]):
+            mask = r.randint(1, full) if c["fu"] else fixed[rank] if c["sg"] else full
+            # A parameter used only before the synchronised micro-step is forgotten by 1.13.1 (NSY-05): every seventh
+            # configuration does that, and is judged by MAIN's rule (NSY-04) alone.
+            earlier = r.randint(1, full) if c["fu"] and number % 7 == 3 else mask
+            per_rank.append([earlier] * (c["micro"] - 1) + [mask])
+        c["masks"].append(per_rank)
+    c["nsy05"] = any(m & ~masks[-1] for step in c["masks"] for masks in step for m in masks)
+    return c
+
+
+def constants(rank, step, micro, i, n, double):
+    k = np.arange(n, dtype=np.uint64)
+    h = k * 7919 + np.uint64(i * 104729 + rank * 1299709 + step * 15485863 + micro * 32452843 + 12345)
+    h = (h * np.uint64(2654435761)) & np.uint64(0xFFFFFFFF)
+    v = 0.5 + (h >> np.uint64(8)).astype(np.float64) / 16777216.0
+    return torch.from_numpy(v if double else v.astype(np.float32))
+
+
+def fnv(tensor):
+    h = 0xCBF29CE484222325
+    for b in tensor.detach().contiguous().numpy().tobytes():
+        h = ((h ^ b) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return "%016x" % h
+
+
+class Injected(torch.nn.Module):
+    def __init__(self, sizes, doubles):
+        super().__init__()
+        self.p = torch.nn.ParameterList(
+            [torch.nn.Parameter(torch.zeros(n, dtype=torch.float64 if d else torch.float32)) for n, d in zip(sizes, doubles)])
+
+    def forward(self, mask, c):
+        loss = 0
+        for i, p in enumerate(self.p):
+            if mask >> i & 1:
+                loss = loss + (p * c[i]).sum().double()
+        return loss
+
+
+def train(c, rank, out):
+    dist._DEFAULT_FIRST_BUCKET_BYTES = c["first"]
+    module = Injected(c["sizes"], c["doubles"])
+    ddp = DistributedDataParallel(module, bucket_cap_mb=c["cap"] / 1048576.0, find_unused_parameters=c["fu"],
+                                  gradient_as_bucket_view=c["views"], static_graph=c["sg"])
+    if c["hook"]:
+        ddp.register_comm_hook(None, [None, default_hooks.allreduce_hook, default_hooks.fp16_compress_hook][c["hook"]])
+    order = []
+    for i, p in enumerate(module.p):
+        p.register_hook(lambda g, i=i: order.append(i))
+    for step in range(STEPS):
+        for p in module.p:
+            if c["zero"] == 0:
+                p.grad = None
+            elif c["zero"] == 1 and p.grad is not None:
+                p.grad.zero_()
+        masks = c["masks"][step][rank]
+        arrivals = []
+        for micro in range(c["micro"]):
+            last = micro == c["micro"] - 1
+            order.clear()
+            with contextlib.nullcontext() if last else ddp.no_sync():
+                values = [constants(rank, step, micro, i, n, d) for i, (n, d) in enumerate(zip(c["sizes"], c["doubles"]))]
+                ddp(masks[micro], values).backward()
+            arrivals.append((masks[micro], list(order)))
+        gathered = [None] * c["world"]
+        dist.all_gather_object(gathered, arrivals)
+        if rank != 0:
+            continue
+        out.append("step %d" % step)
+        for r, rank_arrivals in enumerate(gathered):
+            for micro, (mask, arrived) in enumerate(rank_arrivals):
+                out.append("arrival %d %d %d %d %s" % (r, micro, mask, len(arrived), " ".join(map(str, arrived))))
+        used = ddp.reducer._get_local_used_map().tolist() if c["fu"] else []
+        out.append("map %d %s" % (len(used), " ".join(map(str, used))))
+        out.append("grads %s" % " ".join("none" if p.grad is None else fnv(p.grad) for p in module.p))
+    log = ddp._get_ddp_logging_data()
+    if rank == 0:
+        out.append("layout %s ; %s" % (log["bucket_sizes"], log.get("rebuilt_per_bucket_param_indices", "")))
+        out.append("end")
+    del ddp
+
+
+def run(rank, world, path):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size=world)
+    for number in range(CONFIGURATIONS):
+        c = draw(number)
+        if c["world"] != world:
+            continue
+        out = ["configuration %d world %d fu %d sg %d views %d hook %d zero %d micro %d first %d cap %d nsy05 %d steps %d parameters %d" % (
+            number, world, c["fu"], c["sg"], c["views"], c["hook"], c["zero"], c["micro"], c["first"], c["cap"], c["nsy05"], STEPS,
+            len(c["sizes"]))]
+        out.append("sizes " + " ".join(map(str, c["sizes"])))
+        out.append("doubles " + " ".join(str(int(d)) for d in c["doubles"]))
+        train(c, rank, out)
+        if rank == 0:
+            print("\n".join(out), flush=True)
+    dist.destroy_process_group()
+
+
+def main():
+    for world in (2, 3, 4):
+        with tempfile.TemporaryDirectory() as folder:
+            children = []
+            for rank in range(world):
+                pid = os.fork()
+                if pid == 0:
+                    code = 1
+                    try:
+                        run(rank, world, folder + "/store")
+                        code = 0
+                    except Exception:
+                        traceback.print_exc()
+                    finally:
+                        sys.stdout.flush()
+                        os._exit(code)
+                children.append(pid)
+            if any(os.waitpid(pid, 0)[1] for pid in children):
+                sys.exit("a rank failed")
+
+
+main()
