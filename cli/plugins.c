@@ -35,7 +35,14 @@ static cddp_status load(cd_plugins *plugins, cddp_registry *registry, const char
                      sizeof(void *)))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for plugin '%s'", path);
     void *handle = dlopen(place, RTLD_NOW | RTLD_LOCAL);
-    if (handle == NULL) return cd_fail(err, CDDP_E_ARG, "cannot load plugin '%.200s': %.250s", path, loader_words());
+    if (handle == NULL) {
+        /* The loader repeats the path in front of its reason. */
+        const char *words = loader_words();
+        size_t length = strlen(place);
+        if (strncmp(words, place, length) == 0 && words[length] == ':')
+            words += length + 1 + (words[length + 1] == ' ');
+        return cd_fail(err, CDDP_E_ARG, "cannot load plugin '%.200s': %.250s", path, words);
+    }
     plugins->handles[plugins->handle_count++] = handle;
     const cddp_plugin *plugin = dlsym(handle, CDDP_PLUGIN_SYMBOL);
     if (plugin == NULL)
