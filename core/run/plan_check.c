@@ -73,6 +73,9 @@ static void check_settings(contradictions *c, const cddp_plan_settings *s)
         tell(c, "train.checkpoint_step", "train.checkpoint_step = %llu lies behind train.steps = %llu",
              (unsigned long long)s->train.checkpoint_step, (unsigned long long)s->train.steps);
     }
+    if (s->train.checkpoint_step > 0 && s->model.device != 0) {
+        tell(c, "train.checkpoint_step", "train.checkpoint_step needs model.device = \"cpu\": other devices hold no numbers to save");
+    }
     if (s->train.resume && s->train.checkpoint_step == 0) {
         tell(c, "train.resume", "train.resume needs train.checkpoint_step: there is nothing to load");
     }
@@ -155,6 +158,26 @@ static void check_when(contradictions *c, const cddp_plan_when *when)
     }
 }
 
+static void check_optimizer(contradictions *c, const cddp_plan_optimizer *optimizer)
+{
+    const bool keeps_state = optimizer->kind != 0 || optimizer->momentum > 0;
+    check_selector(c, "optimizer.steps", &optimizer->steps, c->plan->settings.train.steps, "train.steps");
+    if (optimizer->kind != 0 && (optimizer->momentum > 0 || optimizer->nesterov)) {
+        tell(c, "optimizer.momentum", "optimizer.momentum and optimizer.nesterov belong to sgd");
+    }
+    if (optimizer->nesterov && optimizer->momentum <= 0) {
+        tell(c, "optimizer.nesterov", "optimizer.nesterov needs optimizer.momentum");
+    }
+    if (keeps_state && c->plan->settings.model.device == 1) {
+        tell(c, "optimizer.kind", "model.device = \"symbol\" proves the way to the optimizer: an optimizer that keeps state needs cpu");
+    }
+    if (optimizer->kind != 0 && c->plan->settings.join.broadcast_optimizer_state) {
+        tell(c, "join.broadcast_optimizer_state",
+             "join.broadcast_optimizer_state carries tensors: the step counts of %s would still differ; use sgd",
+             optimizer->kind == 1 ? "adam" : optimizer->kind == 2 ? "adamw" : "adagrad");
+    }
+}
+
 static void check_expect(contradictions *c)
 {
     const cddp_plan_expect *expect = &c->plan->expect;
@@ -189,13 +212,7 @@ size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn te
     }
     check_groups(&c);
     for (size_t i = 0; i < plan->optimizer_count; i++) {
-        check_selector(&c, "optimizer.steps", &plan->optimizers[i].steps, plan->settings.train.steps, "train.steps");
-        if (plan->optimizers[i].kind != 0 && (plan->optimizers[i].momentum > 0 || plan->optimizers[i].nesterov)) {
-            tell(&c, "optimizer.momentum", "optimizer.momentum and optimizer.nesterov belong to sgd");
-        }
-        if (plan->optimizers[i].nesterov && plan->optimizers[i].momentum <= 0) {
-            tell(&c, "optimizer.nesterov", "optimizer.nesterov needs optimizer.momentum");
-        }
+        check_optimizer(&c, &plan->optimizers[i]);
     }
     for (size_t i = 0; i < plan->when_count; i++) {
         check_when(&c, &plan->whens[i]);

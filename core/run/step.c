@@ -40,11 +40,14 @@ static cd_oracle_division declared_division(const cd_trainer *t)
     return !ddp->gradient_as_bucket_view || is_fresh ? CD_ORACLE_DIVISION_RECIPROCAL : CD_ORACLE_DIVISION_ANY;
 }
 
-/* A cast is bounded by the rounding of its wire (HK-03); other lossy hooks state laws of their own. */
+/* A cast is bounded by the rounding of its wire (HK-03), unless what it wraps is lossy itself; other lossy hooks state
+** laws of their own. */
 static bool hook_is_judged_by_its_law(const cd_trainer *t)
 {
     const uint32_t lawful = CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM;
-    return t->hook != NULL && t->wire == CDDP_DTYPE_COUNT && (t->hook->flags & lawful) != 0;
+    const bool is_cast = t->wire != CDDP_DTYPE_COUNT;
+    return (t->hook != NULL && !is_cast && (t->hook->flags & lawful) != 0) ||
+           (t->inner_hook != NULL && (t->inner_hook->flags & lawful) != 0);
 }
 
 static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_error *err)

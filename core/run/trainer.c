@@ -130,20 +130,19 @@ static cddp_status find_hook(const cd_trainer *t, const char *name, const cddp_h
 static cddp_status register_hook(cd_trainer *t, cddp_error *err)
 {
     const cddp_plan_hook *planned = &t->settings.hook;
-    const cddp_hook *inner = NULL;
-    t->hook = NULL;
+    t->hook = t->inner_hook = NULL;
     t->wire = CDDP_DTYPE_COUNT;
     if (planned->name == NULL) {
         return CDDP_OK;
     }
     CD_TRY(find_hook(t, planned->name, &t->hook, err));
     if (planned->inner != NULL) {
-        CD_TRY(find_hook(t, planned->inner, &inner, err));
+        CD_TRY(find_hook(t, planned->inner, &t->inner_hook, err));
     }
     if (t->settings.model.device == 1 && (t->hook->flags & CDDP_HOOK_LINEAR) == 0) {
         return cd_fail(err, CDDP_E_CONFIG, "hook '%s' is not linear: device symbol cannot express what it does", planned->name);
     }
-    CD_TRY(cddp_ddp_register_comm_hook(t->ddp, t->hook, inner, planned->options, err));
+    CD_TRY(cddp_ddp_register_comm_hook(t->ddp, t->hook, t->inner_hook, planned->options, err));
     for (uint32_t dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++) {
         if (t->hook->wire_dtype == CDDP_DTYPE_BIT(dtype)) {
             t->wire = (cddp_dtype)dtype;

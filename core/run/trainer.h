@@ -43,6 +43,7 @@ typedef struct cd_trainer {
     cddp_group **groups;      /* (plan->group_count) NULL where this rank is no member */
     cd_replica *replica;
     const cddp_hook *hook;    /* NULL: none */
+    const cddp_hook *inner_hook; /* what a wrapper wraps; else NULL */
     cddp_dtype wire;          /* of its reductions, or CDDP_DTYPE_COUNT: the bucket's own */
     cddp_ddp *ddp;
     int32_t *variables;       /* (parameter_count) variable index of each parameter, or CD_NO_VARIABLE */

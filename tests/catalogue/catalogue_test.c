@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs scenario files, each twice, and holds them against their own expectations.
 **
-**     catalogue_test [--verbose] [--marks FILE] SCENARIO…
+**     catalogue_test [--verbose] [--marks FILE] [--mutant CHECK] SCENARIO…
 **
 ** A scenario fails when its verdict is not what it expects, or when its two runs differ in any event. With --marks,
-** every coverage mark listed in the file must have been reached by some scenario.
+** every coverage mark listed in the file must have been reached by some scenario. With --mutant, this program was
+** built with a planted mistake: what scenarios expect does not count, and the first finding must be this check's.
 */
 #include "cddp/plugin.h"
 #include "cli/compose.h"
@@ -23,6 +24,7 @@ extern const cddp_plugin cddp_plugin_v1;
 typedef struct catalogue {
     const cddp_registry *registry;
     bool verbose;
+    const char *mutant; /* the check that must report first; NULL: scenarios say what they expect */
     size_t passed, failed;
     char marks[MARKS_MAX][64];
     size_t mark_count;
@@ -112,6 +114,16 @@ static bool judge_runs(const catalogue *c, const char *path, const cddp_verdict 
     return good;
 }
 
+static bool judge_mutant(const catalogue *c, const char *path, const cddp_verdict *v)
+{
+    const bool good = v->finding_count > 0 && strcmp(v->findings[0].check, c->mutant) == 0;
+    printf("%s %s: %s\n", good ? "ok  " : "FAIL", path, v->finding_count > 0 ? v->findings[0].title : "no finding at all");
+    if (!good || c->verbose) {
+        print_verdict(v);
+    }
+    return good;
+}
+
 static bool run_scenario(catalogue *c, const char *path)
 {
     const cd_reader_options reader = {.complain = print_complaint};
@@ -123,7 +135,7 @@ static bool run_scenario(catalogue *c, const char *path)
         run_once(c, plan, &second, &err) != CDDP_OK) {
         print_error(path, &err);
     } else {
-        good = judge_runs(c, path, first, second);
+        good = c->mutant != NULL ? judge_mutant(c, path, first) : judge_runs(c, path, first, second);
         keep_marks(c, first);
     }
     cddp_verdict_destroy(first);
@@ -171,6 +183,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--verbose") == 0) {
             c.verbose = true;
+        } else if (strcmp(argv[i], "--mutant") == 0 && i + 1 < argc) {
+            c.mutant = argv[++i];
         } else if (strcmp(argv[i], "--marks") == 0 && i + 1 < argc) {
             marks = argv[++i];
         } else if (run_scenario(&c, argv[i])) {
