@@ -151,7 +151,8 @@ void cd_comm_fail(cd_comm *comm, cddp_status status, const char *why);
 ** when there is no content. */
 void cd_part_describe_program(cd_part *part);
 cddp_status cd_part_prepare(cd_part *part, cddp_error *err);
-cddp_status cd_part_apply(cd_part *part, const cd_action *action, const cddp_tensor *data, int64_t count, cddp_error *err);
+cddp_status cd_part_apply(cd_part *part, const cd_action *action, const cddp_tensor *data, int64_t count,
+                          cddp_error *err);
 cddp_status cd_part_finish(cd_part *part, cddp_error *err);
 void cd_part_unprepare(cd_part *part);
 cddp_status cd_coll_execute(cd_coll *coll, cddp_error *err); /* all of it at once; parts agree */

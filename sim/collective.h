@@ -18,9 +18,11 @@ typedef struct cd_coll cd_coll;
 typedef struct cd_part cd_part;
 typedef struct cd_message cd_message;
 
-cddp_status cd_member_open(cddp_rank *rank, const cddp_group_spec *spec, cd_member **member, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_member_open(cddp_rank *rank, const cddp_group_spec *spec, cd_member **member,
+                           cddp_error *err) CDDP_MUST_CHECK;
 void cd_member_close(cd_member *member); /* accepts NULL */
-cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_part **part, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_part **part,
+                           cddp_error *err) CDDP_MUST_CHECK;
 /* Fails every operation of the group on every member. */
 cddp_status cd_member_abort(cd_member *member, const char *reason, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_part_test(cd_part *part, bool *done, cddp_error *err) CDDP_MUST_CHECK;

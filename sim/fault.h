@@ -30,7 +30,8 @@ typedef struct cd_fault {
     uint32_t peer;        /* links: the receiver; UINT32_MAX: every one */
     uint64_t at;          /* ns, or ordinal of the collective */
     uint64_t duration_ns; /* hang, slow_rank, link_cut, link_delay: for how long; 0: for good */
-    uint64_t amount;      /* slow_rank: permille of normal time; link_delay: ns added; flip: bit number in the tensor; nan: element */
+    uint64_t amount;      /* slow_rank: permille of normal time; link_delay, link_reorder: ns added; chunk_corrupt,
+                          ** bit_flip: number of the bit; nan: element */
     bool optional;        /* whether it strikes is a choice (CDDP_CHOICE_FAULT); fifo: it does not */
 } cd_fault;
 

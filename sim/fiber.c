@@ -107,6 +107,7 @@ void cd_fiber_enter(cd_fiber *fiber)
 void cd_fiber_leave(cd_fiber *fiber)
 {
     void *fake = NULL;
+    fiber->low = (unsigned char *)&fake;
     before_switch(&fake, fiber->caller_stack, fiber->caller_stack_bytes);
     cd_switch_leave(fiber);
     after_switch(fake, &fiber->caller_stack, &fiber->caller_stack_bytes);
@@ -115,8 +116,7 @@ void cd_fiber_leave(cd_fiber *fiber)
 /* While it runs only the line next to the stack is looked at, which costs one cache line per switch; at the end all. */
 bool cd_fiber_is_intact(const cd_fiber *fiber)
 {
-    unsigned char *top = cd_switch_top(fiber);
-    if (!fiber->ended && top != NULL && top < fiber->stack + CD_FIBER_RED_ZONE) return false;
+    if (!fiber->ended && fiber->low < fiber->stack + CD_FIBER_RED_ZONE) return false;
     size_t first = fiber->ended ? 0 : CD_FIBER_RED_ZONE - 64;
     for (size_t i = first; i < CD_FIBER_RED_ZONE; i++)
         if (fiber->stack[i] != RED_ZONE_BYTE) return false;

@@ -26,6 +26,7 @@ typedef struct cd_fiber {
     cd_fiber_fn program;
     void *argument;
     void *caller;         /* where it switches back to */
+    unsigned char *low;   /* how deep its stack was when it last left */
     bool ended;
     void *sanitizer;      /* TSan's name for it; ASan's fake stack while it is away */
     const void *caller_stack;

@@ -77,7 +77,13 @@ struct cd_sim_rank {
     cddp_error error;
 };
 
-typedef enum cd_pending_source { CD_PENDING_NONE, CD_PENDING_RUN, CD_PENDING_COMPLETE, CD_PENDING_RANK, CD_PENDING_FAULT } cd_pending_source;
+typedef enum cd_pending_source {
+    CD_PENDING_NONE,
+    CD_PENDING_RUN,
+    CD_PENDING_COMPLETE,
+    CD_PENDING_RANK,
+    CD_PENDING_FAULT
+} cd_pending_source;
 
 /* Outside the block: not part of a snapshot. */
 typedef struct cd_sim_host {
@@ -165,7 +171,8 @@ void cd_sim_strike(cd_sim *sim, const cd_fault *fault);
 void cd_sim_fault_at_time(cd_sim *sim, cd_sim_event *event);
 /* Faults of this rank around its ordinal-th collective; part may be NULL before it exists. */
 struct cddp_collective;
-void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cd_fault_when when, struct cd_part *part, const struct cddp_collective *what);
+void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cd_fault_when when, struct cd_part *part,
+                        const struct cddp_collective *what);
 
 /* Collectives (collective.c). */
 cddp_status cd_cluster_init(cd_sim *sim, cddp_error *err);

@@ -15,7 +15,8 @@
 #define CD_STREAMS_MAX 64u
 
 typedef enum cd_stream_op_kind {
-    CD_STREAM_COPY, CD_STREAM_COPY_MANY, CD_STREAM_FILL, CD_STREAM_REDUCE, CD_STREAM_DIVIDE, CD_STREAM_RECIPROCAL, CD_STREAM_SCALE, CD_STREAM_AXPY, CD_STREAM_MATMUL,
+    CD_STREAM_COPY, CD_STREAM_COPY_MANY, CD_STREAM_FILL, CD_STREAM_REDUCE, CD_STREAM_DIVIDE,
+    CD_STREAM_RECIPROCAL, CD_STREAM_SCALE, CD_STREAM_AXPY, CD_STREAM_MATMUL,
     CD_STREAM_RECORD, CD_STREAM_WAIT, CD_STREAM_START, CD_STREAM_JOIN
 } cd_stream_op_kind;
 
@@ -95,4 +96,5 @@ cddp_status cd_stream_push(cd_stream_device *device, cddp_stream *stream, const 
 void cd_stream_kick(cddp_stream *s);       /* moves a stream on as far as it goes by itself (S2) */
 void cd_stream_drop_first(cddp_stream *s); /* forgets its first operation */
 /* A read or write of a tensor, for the trace. */
-void cd_stream_touch(const cd_stream_device *d, const cddp_stream *s, const cddp_tensor *t, bool write, const char *what);
+void cd_stream_touch(const cd_stream_device *d, const cddp_stream *s, const cddp_tensor *t, bool write,
+                     const char *what);

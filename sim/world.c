@@ -191,7 +191,7 @@ static void run_rank(cd_sim *sim, cd_sim_rank *rank)
     sim->stats.switches++;
     cd_fiber_enter(&rank->fiber);
     sim->current = NULL;
-    size_t used = (size_t)(rank->fiber.stack + rank->fiber.stack_bytes - cd_fiber_get_top(&rank->fiber));
+    size_t used = (size_t)(rank->fiber.stack + rank->fiber.stack_bytes - rank->fiber.low);
     if (!rank->fiber.ended && used > sim->stats.stack_used_peak) sim->stats.stack_used_peak = used;
     if (!cd_fiber_is_intact(&rank->fiber) && rank->state != CD_RANK_DEAD) {
         crash(sim, rank);

@@ -53,9 +53,9 @@ typedef struct cd_sim_config {
     cddp_trace_level trace_level;
     uint64_t time_limit_ns;      /* the world ends there; 0: one hour of virtual time */
     uint64_t timeout_ns;         /* of an operation that names none; 0: none, so that a hang is a hang */
-    uint64_t death_notice_ns;    /* after a rank died its peers learn it and their operations fail; 0: never, it only goes silent */
+    uint64_t death_notice_ns;    /* after a rank died its peers learn it and their operations fail; 0: it goes silent */
     size_t stack_bytes;          /* per rank; 0: 256 KiB */
-    size_t heap_bytes;           /* memory of all ranks together, reserved, used when touched; 0: 64 MiB + 1 MiB per rank */
+    size_t heap_bytes;           /* memory of all ranks together, used when touched; 0: 64 MiB + 1 MiB per rank */
     uint32_t deviations_max;     /* choices other than fifo that the choice string can hold; 0: 65536 */
     const cddp_allocator *allocator; /* for the handle outside the block; NULL: the process heap */
     /* The world has ended and killed or hung ranks are now unwound, so that they free what they own. What they
