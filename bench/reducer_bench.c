@@ -49,7 +49,7 @@ typedef struct bench {
 typedef struct lane {
     cddp_parameter parameters[PARAMETERS_MAX];
     cddp_grad grads[PARAMETERS_MAX];
-    char names[PARAMETERS_MAX][16];
+    char names[PARAMETERS_MAX][24];
     cddp_ddp *ddp;
 } lane;
 

@@ -37,6 +37,7 @@ need_for_run() {
 need_for_check() {
     need libcmocka-dev  "the test harness" has_c_header cmocka.h
     need pkg-config     "the test of the installed library" command -v pkg-config
+    need patch          "planting mistakes that the verifier must name" command -v patch
     need clang          "the second compiler that must agree" command -v clang
     need libgloo-dev    "the Gloo backend" has_cxx_header gloo/context.h
     need libopenmpi-dev "the MPI backend" command -v mpicc
