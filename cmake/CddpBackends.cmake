@@ -83,6 +83,7 @@ function(cddp_backend_module name)
     PREFIX "" OUTPUT_NAME cddp-${name} LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/${CMAKE_INSTALL_LIBDIR}/cddp)
   # A private copy of core/base lives in each module; nothing but the plugin's symbol leaves it.
   target_link_options(${target} PRIVATE -Wl,--exclude-libs,ALL)
+  set_property(GLOBAL APPEND PROPERTY CDDP_BACKEND_MODULES ${target})
   install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/cddp)
 endfunction()
 

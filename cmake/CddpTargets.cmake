@@ -149,6 +149,11 @@ function(cddp_program name)
   get_property(links GLOBAL PROPERTY CDDP_MODULE_LINKS)
   add_executable(${name} ${P_SOURCES} ${objects})
   target_link_libraries(${name} PRIVATE cddp_options ${links} ${P_LINK} ${CMAKE_DL_LIBS})
+  # Whoever builds the program gets the modules that it opens on demand.
+  get_property(backends GLOBAL PROPERTY CDDP_BACKEND_MODULES)
+  if(backends)
+    add_dependencies(${name} ${backends})
+  endif()
   set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
   if(CMAKE_CXX_COMPILER)
     # Objects do not say their language; some are C++.
