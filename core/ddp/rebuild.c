@@ -15,6 +15,7 @@
 
 #include "cddp/device.h"
 #include "core/base/alloc.h"
+#include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/trace/tracer.h"
@@ -192,8 +193,7 @@ cddp_status cd_reducer_rebuild_buckets(cd_reducer *r, bool *rebuilt, cddp_error 
     CD_TRY(cd_reducer_check_finalized(r, err));
     *rebuilt = false;
     if (!cd_reducer_should_rebuild(r) || r->arrival_count == 0) return CDDP_OK;
-    if (r->phase == CD_REDUCER_ARMED && r->ready_count > 0) /* ERR-14 */
-        return cd_fail(err, CDDP_E_STATE, "buckets cannot be rebuilt while gradients are expected");
+    CD_ASSERT(r->ready_count == 0); /* ERR-14: an unfinished reduction was refused above */
     if (r->arrival_count != r->variable_count) /* REB-06 */
         return cd_fail(err, CDDP_E_STATE, "buckets cannot be rebuilt: %zu of %zu parameters arrived in the first backward",
                        r->arrival_count, r->variable_count);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every error of the catalogue (ERR-01…17): the occasion is PyTorch's, the text names parameters and says what to try. */
+#include "core/ddp/ddp.h"
 #include "core/hooks/hook.h"
 #include "tests/unit/core/ddp/fixture.h"
 
@@ -279,7 +280,25 @@ LAB(error, a_dropped_gradient_inside_a_window_is_told, 1) /* GRD-07 */
     CHECK_FAILS(lane_try_hook(l, 0), CDDP_E_STATE, "'fc2.weight' was used since the last synchronisation");
 }
 
-TEST_MAIN(ROW(error, unfinished_reduction_names_the_missing_parameters),
+LAB(error, a_bucket_of_mixed_dtypes_is_refused, 1) /* ERR-13, BKT-17 */
+{
+    cd_bucket_layout layout = {0};
+    cd_bucket_set set = {0};
+    lane_add(l, "single", CDDP_F32, 2);
+    lane_add(l, "double", CDDP_F64, 2);
+    lane_wrap(l);
+    CHECK_OK(cd_bucket_layout_init(&layout, 2, NULL, &l->err));
+    layout.indices[1] = 1;
+    layout.starts[1] = 2;
+    layout.bucket_count = 1;
+    layout.variable_count = 2;
+    cd_bucket_set_spec spec = {.module = &l->ddp->module, .layout = &layout, .dtype = CDDP_DTYPE_COUNT};
+    CHECK_FAILS(cd_bucket_set_init(&set, &spec, NULL, &l->err), CDDP_E_ARG, "bucket 0 mixes dtypes: 'single' is f32, 'double' is f64");
+    cd_bucket_layout_fini(&layout);
+}
+
+TEST_MAIN(ROW(error, a_bucket_of_mixed_dtypes_is_refused),
+          ROW(error, unfinished_reduction_names_the_missing_parameters),
           ROW(error, unfinished_reduction_with_a_graph_search_blames_the_loss),
           ROW(error, a_static_graph_that_loses_a_gradient_is_told), ROW(error, a_static_graph_that_gains_a_gradient_is_told),
           ROW(error, ready_twice_names_the_parameter), ROW(error, ready_after_being_declared_unused_gives_the_third_reason),
