@@ -344,9 +344,11 @@ cddp_status cd_low_rank_run(void *self, cddp_grad_bucket *bucket, cddp_group *gr
     cd_low_rank_job *job = NULL;
     CD_TRY(refuse_bucket(s, bucket, err));
     if (s->iteration < s->settings.start) return vanilla_run(s, bucket, group, future, err);
-    CD_TRY(errors_begin(s, bucket, err));
     CD_TRY(cd_low_rank_job_find(s, bucket, &job, err));
+    cd_low_rank_law_begin(s, job, bucket);
+    CD_TRY(errors_begin(s, bucket, err));
     CD_TRY(split(s, job, bucket, err));
+    if (job->matrix_count > 0) cddp_tracer_mark(s->tracer, "powersgd_compresses", job->matrix_count);
     if (s->batched) CD_TRY(square_fill(job, bucket, err));
     else CD_TRY(rest_move(job, bucket, false, err));
     for (uint32_t i = 0; i < job->matrix_count; i++) {
@@ -420,6 +422,7 @@ static cddp_status stage_m(void *self, cddp_grad_bucket *bucket, cddp_future *fu
         CD_TRY(bucket->buffer.device->copy(&bucket->buffer, &head, NULL, err));
     }
     CD_TRY(errors_end(s, bucket, err));
+    cd_low_rank_law_end(s, job, bucket);
     count_elements(s, job, bucket);
     future->result = bucket->buffer;
     return CDDP_OK;

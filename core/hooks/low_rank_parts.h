@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the low-rank engine share: low_rank.c (stages), low_rank_memory.c (slots and jobs),
-** low_rank_basis.c (random factors, Gram-Schmidt), low_rank_state.c (save and load). */
+** low_rank_basis.c (random factors, Gram-Schmidt), low_rank_law.c (nothing is lost), low_rank_state.c (save and load). */
 #pragma once
 #include "core/base/prng.h"
 #include "core/hooks/low_rank.h"
@@ -43,6 +43,7 @@ typedef struct cd_low_rank_job {
     uint32_t *rest;               /* (slot_capacity) positions in the bucket that stay uncompressed */
     uint32_t matrix_count, rest_count;
     size_t slot_capacity;
+    double law_right, law_magnitude; /* low_rank_law.c: what went in, and Σ|…| of it */
 } cd_low_rank_job;
 
 struct cd_low_rank {
@@ -78,3 +79,7 @@ cddp_status cd_low_rank_fill_normal(cd_low_rank *s, const cddp_tensor *q, cd_prn
 /* Orthonormal columns by modified Gram-Schmidt in f64, each sum over rows 0, 1, 2, …; a column that depends on
 ** the ones before it becomes zero. */
 cddp_status cd_low_rank_orthogonalize(cd_low_rank *s, const cddp_tensor *matrix, cddp_error *err);
+
+/* States in the trace that nothing is lost: begin before errors go in, end when they are taken off again. */
+void cd_low_rank_law_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket);
+void cd_low_rank_law_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket);

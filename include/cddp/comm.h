@@ -33,6 +33,16 @@ CDDP_API cddp_status cddp_group_create(const cddp_group_options *options, cddp_g
                                        cddp_error *err) CDDP_MUST_CHECK;
 CDDP_API void cddp_group_destroy(cddp_group *group); /* accepts NULL */
 
+/* Some members of another group, in the given order; every one of them calls this, and nobody else. */
+typedef struct cddp_group_subset {
+    uint32_t size;     /* sizeof(cddp_group_subset) known to the writer */
+    const char *name;  /* unique among live groups of the world; copied */
+    uint32_t member_count;
+    const uint32_t *members; /* (member_count) ranks within the parent; borrowed during the call */
+} cddp_group_subset;
+CDDP_API cddp_status cddp_group_create_subset(const cddp_group *parent, const cddp_group_subset *subset, cddp_group **group,
+                                              cddp_error *err) CDDP_MUST_CHECK;
+
 CDDP_API uint32_t cddp_group_rank(const cddp_group *group);
 CDDP_API uint32_t cddp_group_size(const cddp_group *group);
 CDDP_API const char *cddp_group_name(const cddp_group *group);

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Periodic and hierarchical averaging of parameters.
+**
+** Not here: local gradients (post_local_sgd.c), the optimizer.
+*/
+#include "core/hooks/averager.h"
+
+#include "cddp/device.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/hooks/block_group.h"
+
+#include <inttypes.h>
+
+typedef struct level {
+    uint64_t period;
+    cddp_group *group; /* borrowed when it is the whole group */
+    bool is_own;
+} level;
+
+struct cd_averager {
+    const cddp_allocator *allocator;
+    level levels[CD_AVERAGER_LEVELS_MAX];
+    uint32_t level_count;
+    uint64_t warmup_steps, step;
+    bool hierarchical;
+};
+
+static cddp_status check_options(const cd_averager_options *o, cddp_error *err)
+{
+    if (o->level_count == 0 || o->level_count > CD_AVERAGER_LEVELS_MAX || (!o->hierarchical && o->level_count != 1))
+        return cd_fail(err, CDDP_E_CONFIG, "an averager of %u levels: a periodic one has 1, a hierarchical one 1 to %d", o->level_count,
+                       CD_AVERAGER_LEVELS_MAX);
+    for (uint32_t i = 0; i < o->level_count; i++) {
+        const cd_averager_level *l = &o->levels[i];
+        if (l->period == 0) return cd_fail(err, CDDP_E_CONFIG, "averager: the period of level %u is 0 and must be positive", i);
+        if (i > 0 && l->period <= l[-1].period)
+            return cd_fail(err, CDDP_E_CONFIG, "averager: periods must grow, but %" PRIu64 " follows %" PRIu64, l->period, l[-1].period);
+        if (i > 0 && l->group_size <= l[-1].group_size)
+            return cd_fail(err, CDDP_E_CONFIG, "averager: group sizes must grow, but %u follows %u", l->group_size, l[-1].group_size);
+    }
+    uint32_t last = o->levels[o->level_count - 1].group_size;
+    if (last != cddp_group_size(o->group))
+        return cd_fail(err, CDDP_E_CONFIG, "averager: the last group size is %u and must be that of group '%s', %u", last,
+                       cddp_group_name(o->group), cddp_group_size(o->group));
+    return CDDP_OK;
+}
+
+cddp_status cd_averager_create(const cd_averager_options *options, cd_averager **averager, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    CD_TRY(check_options(options, err));
+    const cddp_allocator *allocator = cddp_group_world_rank(options->group)->allocator;
+    cd_averager *a = cd_allocate_zero(allocator, sizeof *a);
+    if (a == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for an averager");
+    a->allocator = allocator;
+    a->warmup_steps = options->warmup_steps;
+    a->hierarchical = options->hierarchical;
+    for (uint32_t i = 0; i < options->level_count; i++) {
+        level *l = &a->levels[a->level_count++];
+        l->period = options->levels[i].period;
+        l->group = options->group;
+        l->is_own = i + 1 < options->level_count;
+        if (!l->is_own) continue;
+        l->group = NULL;
+        CD_TRY_OUT(cd_block_group_create(options->group, "average", options->levels[i].group_size, &l->group, err));
+    }
+    *averager = a;
+    return CDDP_OK;
+out:
+    cd_averager_destroy(a);
+    return status;
+}
+
+void cd_averager_destroy(cd_averager *averager)
+{
+    if (averager == NULL) return;
+    for (uint32_t i = 0; i < averager->level_count; i++)
+        if (averager->levels[i].is_own) cddp_group_destroy(averager->levels[i].group);
+    cd_release(averager->allocator, averager, sizeof *averager);
+}
+
+static const level *find_due(const cd_averager *a)
+{
+    const level *due = NULL;
+    if (a->step < a->warmup_steps) return NULL;
+    uint64_t step = a->hierarchical ? a->step : a->step - a->warmup_steps; /* AVG-01, AVG-03 */
+    for (uint32_t i = 0; i < a->level_count; i++)
+        if (step % a->levels[i].period == 0) due = &a->levels[i]; /* the largest period is the last one */
+    return due;
+}
+
+uint32_t cd_averager_get_due(const cd_averager *averager)
+{
+    const level *due = find_due(averager);
+    return due != NULL ? cddp_group_size(due->group) : 0;
+}
+
+/* Two half types that differ meet in f32. */
+static cddp_dtype promote(cddp_dtype a, cddp_dtype b)
+{
+    if (a == b) return a;
+    return a == CDDP_F64 || b == CDDP_F64 ? CDDP_F64 : CDDP_F32;
+}
+
+typedef struct share {
+    const cddp_tensor *parameters;
+    cddp_grad *const *gradients;
+    size_t count;
+} share;
+
+static bool takes_part(const share *s, size_t i)
+{
+    return s->gradients[i] != NULL && s->gradients[i]->kind != CDDP_GRAD_UNDEFINED;
+}
+
+static cddp_status copy_all(const share *s, const cddp_tensor *flat, bool back, cddp_error *err)
+{
+    int64_t at = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        if (!takes_part(s, i)) continue;
+        const cddp_tensor *p = &s->parameters[i];
+        cddp_tensor slice = cddp_tensor_slice(flat, at, cddp_tensor_numel(p));
+        CD_TRY(p->device->copy(back ? p : &slice, back ? &slice : p, NULL, err));
+        at += cddp_tensor_numel(p);
+    }
+    return CDDP_OK;
+}
+
+static cddp_status average(const share *s, cddp_group *group, cddp_error *err)
+{
+    const cddp_device *device = NULL;
+    cddp_dtype dtype = CDDP_DTYPE_COUNT;
+    int64_t numel = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        if (!takes_part(s, i)) continue;
+        const cddp_tensor *p = &s->parameters[i];
+        if (!cddp_dtype_is_float(p->dtype))
+            return cd_fail(err, CDDP_E_UNSUPPORTED, "averager: parameter %zu is %s; only real floating point is averaged", i, cddp_dtype_name(p->dtype));
+        dtype = device == NULL ? p->dtype : promote(dtype, p->dtype);
+        device = p->device;
+        numel += cddp_tensor_numel(p);
+    }
+    if (numel == 0) return CDDP_OK;
+    void *storage = NULL;
+    cddp_work *work = NULL;
+    cddp_status status = CDDP_OK;
+    CD_TRY(device->allocate(device, dtype, numel, &storage, err));
+    cddp_tensor flat = cddp_tensor_of(device, storage, 0, dtype, &numel, 1);
+    CD_TRY_OUT(copy_all(s, &flat, false, err));
+    CD_TRY_OUT(device->divide(&flat, &flat, cddp_group_size(group), NULL, err));
+    CD_TRY_OUT(cddp_group_allreduce(group, &flat, CDDP_RED_SUM, &work, err));
+    CD_TRY_OUT(cddp_work_wait(work, 0, err));
+    CD_TRY_OUT(copy_all(s, &flat, true, err));
+out:
+    device->release(device, dtype, numel, storage);
+    return status;
+}
+
+cddp_status cd_averager_step(cd_averager *averager, const cddp_tensor *parameters, cddp_grad *const *gradients, size_t count,
+                             cddp_error *err)
+{
+    const level *due = find_due(averager);
+    share s = {parameters, gradients, count};
+    if (due != NULL) CD_TRY(average(&s, due->group, err));
+    averager->step++;
+    return CDDP_OK;
+}
+
+uint64_t cd_averager_get_step(const cd_averager *averager)
+{
+    return averager->step;
+}
+
+void cd_averager_set_step(cd_averager *averager, uint64_t step)
+{
+    averager->step = step;
+}

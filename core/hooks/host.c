@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Numbers, work memory and saved bytes for hooks that cannot do with whole-tensor operations alone. */
+#include "core/hooks/host.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/hooks/hook.h"
+#include "core/tensor/dtype.h"
+
+#include <math.h>
+
+cddp_status cd_host_refuse(const cddp_grad_bucket *bucket, const char *name, cddp_error *err)
+{
+    CD_TRY(cd_hook_refuse_sparse(bucket, name, err));
+    const cddp_device *d = bucket->buffer.device;
+    const uint32_t needed = CDDP_DEVICE_VALUES | CDDP_DEVICE_HOST;
+    if ((d->flags & needed) != needed || (d->flags & CDDP_DEVICE_ASYNC) != 0)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "comm hook %s needs numbers in host memory; bucket %u is on device %s", name, bucket->index,
+                       d->name);
+    cddp_dtype dtype = bucket->parameter_count > 0 ? bucket->gradients[0].dtype : bucket->buffer.dtype;
+    if (!cddp_dtype_is_float(dtype))
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "comm hook %s takes real gradients only; bucket %u holds %s", name, bucket->index,
+                       cddp_dtype_name(dtype));
+    return CDDP_OK;
+}
+
+double cd_host_get(const cddp_tensor *t, int64_t i)
+{
+    return cd_element_get(t->dtype, (const char *)t->storage + (size_t)(t->offset + i) * cddp_dtype_bytes(t->dtype));
+}
+
+void cd_host_set(const cddp_tensor *t, int64_t i, double value)
+{
+    cd_element_set(t->dtype, (char *)t->storage + (size_t)(t->offset + i) * cddp_dtype_bytes(t->dtype), value);
+}
+
+void cd_host_add(cd_host_sums *sums, const cddp_tensor *flat)
+{
+    int64_t numel = cddp_tensor_numel(flat);
+    for (int64_t i = 0; i < numel; i++) {
+        double x = cd_host_get(flat, i);
+        sums->sum += x;
+        sums->magnitude += fabs(x);
+    }
+    sums->count += numel;
+}
+
+double cd_host_unit(cddp_dtype dtype)
+{
+    return dtype == CDDP_F64 ? 0x1p-53 : dtype == CDDP_F32 ? 0x1p-24 : dtype == CDDP_F16 ? 0x1p-11 : 0x1p-8;
+}
+
+double cd_host_least(cddp_dtype dtype)
+{
+    return dtype == CDDP_F64 ? 0x1p-1074 : dtype == CDDP_F32 ? 0x1p-150 : dtype == CDDP_F16 ? 0x1p-25 : 0x1p-134;
+}
+
+cddp_status cd_host_memory_reserve(const cddp_allocator *allocator, cd_host_memory *memory, size_t bytes, cddp_error *err)
+{
+    if (bytes == 0) bytes = 1;
+    if (bytes <= memory->bytes) return CDDP_OK;
+    void *block = cd_allocate(allocator, bytes);
+    if (block == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu bytes of a comm hook", bytes);
+    cd_host_memory_release(allocator, memory);
+    *memory = (cd_host_memory){block, bytes};
+    return CDDP_OK;
+}
+
+void cd_host_memory_release(const cddp_allocator *allocator, cd_host_memory *memory)
+{
+    cd_release(allocator, memory->block, memory->bytes);
+    *memory = (cd_host_memory){NULL, 0};
+}
+
+cddp_tensor cd_host_memory_tensor(const cd_host_memory *memory, cddp_dtype dtype, int64_t numel)
+{
+    return cddp_tensor_of(cddp_device_cpu(), memory->block, 0, dtype, &numel, 1);
+}
+
+cddp_status cd_state_put(const cddp_state_writer *writer, const char *name, const void *bytes, size_t count, cddp_error *err)
+{
+    if (count > 0 && !writer->write(writer->context, bytes, count))
+        return cd_fail(err, CDDP_E_IO, "comm hook %s: its state cannot be written", name);
+    return CDDP_OK;
+}
+
+cddp_status cd_state_get(const cddp_state_reader *reader, const char *name, void *bytes, size_t count, cddp_error *err)
+{
+    if (count > 0 && !reader->read(reader->context, bytes, count))
+        return cd_fail(err, CDDP_E_CORRUPT, "comm hook %s: the saved state ends early", name);
+    return CDDP_OK;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For hooks that look at numbers: single elements and sums of host tensors, work memory of buckets, saved states.
+**
+** Ownership  a cd_host_memory owns its block until cd_host_memory_release.
+*/
+#pragma once
+#include "cddp/device.h"
+#include "cddp/hook.h"
+
+/* Refuses sparse buckets, devices without numbers in host memory, and what is not real floating point. */
+cddp_status cd_host_refuse(const cddp_grad_bucket *bucket, const char *name, cddp_error *err);
+
+/* Element i of a contiguous tensor in host memory. */
+double cd_host_get(const cddp_tensor *t, int64_t i);
+void cd_host_set(const cddp_tensor *t, int64_t i, double value);
+
+typedef struct cd_host_sums {
+    double sum, magnitude; /* Σ x and Σ |x|, elements 0, 1, 2, … in f64 */
+    int64_t count;
+} cd_host_sums;
+void cd_host_add(cd_host_sums *sums, const cddp_tensor *flat);
+
+/* Half a unit in the last place of 1, and half the smallest subnormal, of a floating dtype. */
+double cd_host_unit(cddp_dtype dtype);
+double cd_host_least(cddp_dtype dtype);
+
+/* A block that grows and is kept. */
+typedef struct cd_host_memory {
+    void *block;
+    size_t bytes;
+} cd_host_memory;
+cddp_status cd_host_memory_reserve(const cddp_allocator *allocator, cd_host_memory *memory, size_t bytes, cddp_error *err);
+void cd_host_memory_release(const cddp_allocator *allocator, cd_host_memory *memory);
+/* numel elements of it, from its beginning, as a flat tensor on the cpu device. */
+cddp_tensor cd_host_memory_tensor(const cd_host_memory *memory, cddp_dtype dtype, int64_t numel);
+
+/* Bytes of a saved state; name is the hook's. */
+cddp_status cd_state_put(const cddp_state_writer *writer, const char *name, const void *bytes, size_t count, cddp_error *err);
+cddp_status cd_state_get(const cddp_state_reader *reader, const char *name, void *bytes, size_t count, cddp_error *err);

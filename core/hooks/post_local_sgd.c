@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The post_local_sgd hook: all ranks at first, then only the ranks of one block, or nobody (LSG-01…03).
+**
+** Until start_localSGD_iter a bucket is divided by the world size and summed over the world. From then on, with
+** post_local_gradient_allreduce, it is divided by the block's size and summed over the block; without, it stays as it
+** is. Replicas of different blocks then drift apart on purpose: something has to average the models (averager.h).
+**
+** The counter grows on the last bucket of a backward and stops at the start (LSG-02). It is the whole state.
+**
+** Deviations from PyTorch: the block is subgroup_size consecutive ranks instead of "the ranks of this machine", which a
+** simulation does not have; its group is made with the hook and not in the middle of a backward.
+*/
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/hooks/block_group.h"
+#include "core/hooks/hook.h"
+#include "core/hooks/host.h"
+#include "core/hooks/option.h"
+
+#define MAGIC UINT64_C(0x31444753636f4c70) /* "pLocSGD1" */
+
+typedef struct settings {
+    uint64_t start, subgroup_size;
+    bool gradient_allreduce;
+} settings;
+
+static const cd_option option_table[] = {
+    {"start_localSGD_iter", CD_OPTION_COUNT, offsetof(settings, start), 0, 1e15, NULL},
+    {"subgroup_size", CD_OPTION_COUNT, offsetof(settings, subgroup_size), 0, 4096, NULL},
+    {"post_local_gradient_allreduce", CD_OPTION_FLAG, offsetof(settings, gradient_allreduce), 0, 0, NULL},
+};
+
+typedef struct local {
+    const cddp_allocator *allocator;
+    settings settings;
+    cddp_group *subgroup; /* NULL: the whole group, or nobody */
+    uint64_t iteration;
+} local;
+
+static void destroy(void *self)
+{
+    local *l = self;
+    if (l == NULL) return;
+    cddp_group_destroy(l->subgroup);
+    cd_release(l->allocator, l, sizeof *l);
+}
+
+static cddp_status create(const cddp_hook_context *context, void **self, cddp_error *err)
+{
+    settings s = {.start = 100, .gradient_allreduce = true};
+    if (context->inner != NULL)
+        return cd_fail(err, CDDP_E_CONFIG, "comm hook post_local_sgd does not wrap another hook; got %s", context->inner->name);
+    CD_TRY(cd_options_read("comm hook post_local_sgd", option_table, sizeof option_table / sizeof option_table[0], context->options, &s, err));
+    if (s.gradient_allreduce && s.subgroup_size == 0)
+        return cd_fail(err, CDDP_E_CONFIG, "comm hook post_local_sgd: subgroup_size is missing: how many ranks reduce together after the "
+                                           "start? (post_local_gradient_allreduce=false: none)");
+    if (!s.gradient_allreduce && s.subgroup_size != 0)
+        return cd_fail(err, CDDP_E_CONFIG, "comm hook post_local_sgd: subgroup_size has no effect with post_local_gradient_allreduce=false");
+    local *l = cd_allocate_zero(context->allocator, sizeof *l);
+    if (l == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for comm hook post_local_sgd");
+    *l = (local){.allocator = context->allocator, .settings = s};
+    cddp_status status = CDDP_OK;
+    if (s.subgroup_size != 0 && s.subgroup_size != cddp_group_size(context->group))
+        CD_TRY_OUT(cd_block_group_create(context->group, "post_local_sgd", (uint32_t)s.subgroup_size, &l->subgroup, err));
+    *self = l;
+    return CDDP_OK;
+out:
+    destroy(l);
+    return status;
+}
+
+static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    local *l = self;
+    bool is_global = l->iteration < l->settings.start;
+    CD_TRY(cd_hook_refuse_sparse(bucket, "post_local_sgd", err));
+    if (is_global && bucket->is_last) l->iteration++;
+    future->result = bucket->buffer;
+    if (!is_global && !l->settings.gradient_allreduce) return CDDP_OK;
+    cddp_group *over = is_global || l->subgroup == NULL ? group : l->subgroup;
+    CD_TRY(bucket->buffer.device->divide(&bucket->buffer, &bucket->buffer, cddp_group_size(over), NULL, err));
+    CD_TRY(cd_future_add_allreduce(future, bucket, &bucket->buffer, over, err));
+    return CDDP_OK;
+}
+
+static cddp_status save(void *self, const cddp_state_writer *writer, cddp_error *err)
+{
+    const local *l = self;
+    uint64_t words[2] = {MAGIC, l->iteration};
+    return cd_state_put(writer, "post_local_sgd", words, sizeof words, err);
+}
+
+static cddp_status load(void *self, const cddp_state_reader *reader, cddp_error *err)
+{
+    local *l = self;
+    uint64_t words[2];
+    CD_TRY(cd_state_get(reader, "post_local_sgd", words, sizeof words, err));
+    if (words[0] != MAGIC) return cd_fail(err, CDDP_E_CORRUPT, "comm hook post_local_sgd: this is no saved state of it");
+    l->iteration = words[1];
+    return CDDP_OK;
+}
+
+const cddp_hook cd_hook_post_local_sgd = {
+    .size = sizeof(cddp_hook),
+    .abi = CDDP_HOOK_ABI,
+    .name = "post_local_sgd",
+    .flags = CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL,
+    .create = create,
+    .destroy = destroy,
+    .run = run,
+    .save = save,
+    .load = load,
+};

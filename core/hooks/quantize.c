@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients as 8-bit codes.
+**
+**   run     f32 copy of the bucket, padded with zeros to whole rows; scale and zero point of every row; codes
+**           → all-gather of (scale, zero point) as f32, all-gather of codes as u8
+**   decode  result = (Σ over ranks 0, 1, 2, … of scale_r · (code_r - zero_r)) ÷ W, in f32, on every rank alike
+**
+** There is no all-reduce, and no error feedback: |result - mean| ≤ (1/W)·Σ_r scale_r / 2 plus rounding (QNT-04). Each
+** rank states its own share of that in the trace. Per channel, a bucket that divides gets one more row, all padding
+** (QNT-03).
+*/
+#include "core/hooks/quantize.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/hooks/hook.h"
+#include "core/hooks/host.h"
+#include "core/hooks/option.h"
+
+#include <float.h>
+#include <math.h>
+
+typedef struct settings {
+    uint64_t bucket_size;
+} settings;
+
+static const cd_option channel_options[] = {
+    {"bucket_size", CD_OPTION_COUNT, offsetof(settings, bucket_size), 1, 1e9, NULL},
+};
+
+/* Work memory of one bucket between its stages. */
+typedef struct job {
+    cd_host_memory values;           /* (rows · length) f32, then the sum */
+    cd_host_memory rows, all_rows;   /* (rows), (W · rows) cd_quantizer */
+    cd_host_memory codes, all_codes; /* (rows · length), (W · rows · length) */
+    int64_t row_count, length;
+} job;
+
+typedef struct quantize {
+    const char *name;
+    const cddp_allocator *allocator;
+    cddp_tracer *tracer;
+    uint32_t world_size;
+    bool per_channel;
+    settings settings;
+    job *jobs; /* (job_count) by the variable index of a bucket's first parameter (STA-04) */
+    size_t job_count, job_capacity;
+} quantize;
+
+/* ---- one row ---- */
+
+cd_quantizer cd_quantizer_observe(const float *values, int64_t count)
+{
+    float least = 0.0f, most = 0.0f;
+    for (int64_t i = 0; i < count; i++) {
+        if (!isfinite(values[i])) return (cd_quantizer){NAN, 0.0f};
+        if (values[i] < least) least = values[i];
+        if (values[i] > most) most = values[i];
+    }
+    if (!isfinite(most - least)) return (cd_quantizer){NAN, 0.0f};
+    float scale = (most - least) / 255.0f;
+    if (scale < FLT_EPSILON) scale = FLT_EPSILON; /* the observer's own floor */
+    float zero = -nearbyintf(least / scale);
+    return (cd_quantizer){scale, zero < 0.0f ? 0.0f : zero > 255.0f ? 255.0f : zero};
+}
+
+uint8_t cd_quantizer_encode(cd_quantizer q, float value)
+{
+    if (isnan(q.scale)) return 0;
+    float code = nearbyintf(value * (1.0f / q.scale)) + q.zero_point;
+    return code < 0.0f ? 0 : code > 255.0f ? 255 : (uint8_t)code;
+}
+
+float cd_quantizer_decode(cd_quantizer q, uint8_t code)
+{
+    return q.scale * ((float)code - q.zero_point);
+}
+
+/* ---- life ---- */
+
+cddp_status cd_quantize_create(const cddp_hook_context *context, bool per_channel, void **self, cddp_error *err)
+{
+    const char *name = per_channel ? "quantize_per_channel" : "quantize_per_tensor";
+    settings s = {.bucket_size = 512};
+    if (context->inner != NULL)
+        return cd_fail(err, CDDP_E_CONFIG, "comm hook %s does not wrap another hook; got %s", name, context->inner->name);
+    if (per_channel) CD_TRY(cd_options_read("comm hook quantize_per_channel", channel_options, 1, context->options, &s, err));
+    else CD_TRY(cd_hook_refuse_options(context, name, err));
+    quantize *q = cd_allocate_zero(context->allocator, sizeof *q);
+    if (q == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for comm hook %s", name);
+    *q = (quantize){.name = name, .allocator = context->allocator, .tracer = context->tracer, .per_channel = per_channel, .settings = s,
+                    .world_size = cddp_group_size(context->group)};
+    *self = q;
+    return CDDP_OK;
+}
+
+void cd_quantize_destroy(void *self)
+{
+    quantize *q = self;
+    if (q == NULL) return;
+    for (size_t i = 0; i < q->job_count; i++) {
+        job *j = &q->jobs[i];
+        cd_host_memory *blocks[] = {&j->values, &j->rows, &j->all_rows, &j->codes, &j->all_codes};
+        for (size_t b = 0; b < 5; b++) cd_host_memory_release(q->allocator, blocks[b]);
+    }
+    cd_release(q->allocator, q->jobs, q->job_capacity * sizeof *q->jobs);
+    cd_release(q->allocator, q, sizeof *q);
+}
+
+/* ---- stages ---- */
+
+static cddp_status find_job(quantize *q, const cddp_grad_bucket *bucket, job **found, cddp_error *err)
+{
+    size_t key = bucket->parameter_count > 0 ? bucket->parameter_ids[0] : 0;
+    if (key >= q->job_count) {
+        if (!cd_vec_grow(q->allocator, (void **)&q->jobs, &q->job_capacity, key + 1, sizeof *q->jobs))
+            return cd_fail(err, CDDP_E_NOMEM, "comm hook %s: no memory for %zu buckets", q->name, key + 1);
+        for (; q->job_count <= key; q->job_count++) q->jobs[q->job_count] = (job){.row_count = 0};
+    }
+    *found = &q->jobs[key];
+    return CDDP_OK;
+}
+
+static cddp_status reserve(quantize *q, job *j, int64_t numel, cddp_error *err)
+{
+    int64_t size = (int64_t)q->settings.bucket_size;
+    j->length = q->per_channel ? size : numel;
+    j->row_count = q->per_channel ? numel / size + 1 : 1;
+    size_t rows = (size_t)j->row_count, codes = rows * (size_t)j->length, w = q->world_size;
+    CD_TRY(cd_host_memory_reserve(q->allocator, &j->values, codes * sizeof(float), err));
+    CD_TRY(cd_host_memory_reserve(q->allocator, &j->rows, rows * sizeof(cd_quantizer), err));
+    CD_TRY(cd_host_memory_reserve(q->allocator, &j->all_rows, w * rows * sizeof(cd_quantizer), err));
+    CD_TRY(cd_host_memory_reserve(q->allocator, &j->codes, codes, err));
+    CD_TRY(cd_host_memory_reserve(q->allocator, &j->all_codes, w * codes, err));
+    return CDDP_OK;
+}
+
+/* Codes of every row; *excess is the largest |x - decoded x| - scale/2, which must not be above rounding. */
+static void encode_rows(const job *j, double *excess, double *slack)
+{
+    const float *values = j->values.block;
+    cd_quantizer *rows = j->rows.block;
+    uint8_t *codes = j->codes.block;
+    *excess = *slack = 0.0;
+    for (int64_t r = 0; r < j->row_count; r++) {
+        const float *row = values + r * j->length;
+        rows[r] = cd_quantizer_observe(row, j->length);
+        for (int64_t i = 0; i < j->length; i++) {
+            uint8_t code = codes[r * j->length + i] = cd_quantizer_encode(rows[r], row[i]);
+            double error = fabs((double)row[i] - (double)cd_quantizer_decode(rows[r], code)), half = (double)rows[r].scale / 2.0;
+            if (error - half > *excess) *excess = error - half;
+            if (half * 0x1p-13 > *slack) *slack = half * 0x1p-13;
+        }
+    }
+}
+
+/* The scale is rounded, its reciprocal is, and the product with up to 255 steps is: 255 · 2 · 4 · 2^-24 of half a step
+** is below 2^-13 of it. */
+static void state_law(const quantize *q, const cddp_grad_bucket *bucket, double excess, double slack)
+{
+    cddp_law law = {"|x - decoded x| ≤ scale/2: the largest excess", (int64_t)bucket->index, excess, 0.0, slack};
+    if (q->tracer != NULL && isfinite(slack)) cddp_tracer_law(q->tracer, &law);
+}
+
+static cddp_status gather(cddp_future *future, const cddp_grad_bucket *bucket, const cddp_tensor *from, const cddp_tensor *to,
+                          cddp_group *group, cddp_error *err)
+{
+    cddp_collective c = {.size = sizeof c, .op = CDDP_OP_ALLGATHER, .input = *from, .output = *to, .label = (uint64_t)bucket->index + 1};
+    CD_TRY(cddp_group_post(group, &c, &future->works[future->work_count], err));
+    future->work_count++;
+    return CDDP_OK;
+}
+
+static cddp_status decode(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+{
+    quantize *q = self;
+    job *j = NULL;
+    CD_TRY(find_job(q, bucket, &j, err));
+    int64_t numel = cddp_tensor_numel(&bucket->buffer), codes = j->row_count * j->length;
+    const cd_quantizer *rows = j->all_rows.block;
+    const uint8_t *all = j->all_codes.block;
+    float *sum = j->values.block;
+    for (int64_t i = 0; i < numel; i++) {
+        int64_t row = i / j->length;
+        sum[i] = 0.0f;
+        for (uint32_t r = 0; r < q->world_size; r++) /* ranks in order */
+            sum[i] += cd_quantizer_decode(rows[(int64_t)r * j->row_count + row], all[(int64_t)r * codes + i]);
+    }
+    cddp_tensor flat = cd_host_memory_tensor(&j->values, CDDP_F32, numel);
+    CD_TRY(flat.device->divide(&flat, &flat, q->world_size, NULL, err));
+    CD_TRY(bucket->buffer.device->copy(&bucket->buffer, &flat, NULL, err));
+    future->result = bucket->buffer;
+    return CDDP_OK;
+}
+
+cddp_status cd_quantize_run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    quantize *q = self;
+    job *j = NULL;
+    double excess, slack;
+    CD_TRY(cd_host_refuse(bucket, q->name, err));
+    int64_t numel = cddp_tensor_numel(&bucket->buffer);
+    CD_TRY(find_job(q, bucket, &j, err));
+    CD_TRY(reserve(q, j, numel, err));
+    int64_t codes = j->row_count * j->length, w = q->world_size;
+    cddp_tensor values = cd_host_memory_tensor(&j->values, CDDP_F32, codes), head = cddp_tensor_slice(&values, 0, numel);
+    CD_TRY(values.device->fill(&values, 0.0, NULL, err));
+    CD_TRY(values.device->copy(&head, &bucket->buffer, NULL, err));
+    encode_rows(j, &excess, &slack);
+    state_law(q, bucket, excess, slack);
+    cddp_tensor rows = cd_host_memory_tensor(&j->rows, CDDP_F32, 2 * j->row_count), all_rows = cd_host_memory_tensor(&j->all_rows, CDDP_F32, 2 * w * j->row_count);
+    cddp_tensor own = cd_host_memory_tensor(&j->codes, CDDP_U8, codes), all = cd_host_memory_tensor(&j->all_codes, CDDP_U8, w * codes);
+    CD_TRY(gather(future, bucket, &rows, &all_rows, group, err));
+    CD_TRY(gather(future, bucket, &own, &all, group, err));
+    future->next = decode;
+    return CDDP_OK;
+}

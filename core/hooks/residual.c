@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Error feedback per parameter. A slot is made with its parameter's first bucket and never changes its size. */
+#include "core/hooks/residual.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+#include <string.h>
+
+#define SLOTS_MAX (UINT64_C(1) << 24)
+#define NUMEL_MAX (INT64_C(1) << 40)
+
+void cd_residual_init(cd_residual *r, const cddp_allocator *allocator, const char *name)
+{
+    *r = (cd_residual){.name = name, .allocator = allocator};
+}
+
+void cd_residual_fini(cd_residual *r)
+{
+    for (size_t i = 0; i < r->slot_count; i++) cd_host_memory_release(r->allocator, &r->slots[i].owed);
+    cd_release(r->allocator, r->slots, r->slot_capacity * sizeof *r->slots);
+    cd_residual_init(r, r->allocator, r->name);
+}
+
+static cddp_status reserve(cd_residual *r, size_t count, cddp_error *err)
+{
+    if (count <= r->slot_count) return CDDP_OK;
+    if (!cd_vec_grow(r->allocator, (void **)&r->slots, &r->slot_capacity, count, sizeof *r->slots))
+        return cd_fail(err, CDDP_E_NOMEM, "comm hook %s: no memory for %zu parameters", r->name, count);
+    for (; r->slot_count < count; r->slot_count++) r->slots[r->slot_count] = (cd_residual_slot){.numel = -1};
+    return CDDP_OK;
+}
+
+static cddp_status find(cd_residual *r, const cddp_grad_bucket *bucket, uint32_t k, cd_residual_slot **found, cddp_error *err)
+{
+    uint32_t parameter = bucket->parameter_ids[k];
+    int64_t numel = bucket->lengths[k];
+    cddp_dtype dtype = bucket->buffer.dtype;
+    CD_TRY(reserve(r, (size_t)parameter + 1, err));
+    cd_residual_slot *slot = &r->slots[parameter];
+    if (slot->numel < 0) {
+        CD_TRY(cd_host_memory_reserve(r->allocator, &slot->owed, (size_t)numel * cddp_dtype_bytes(dtype), err));
+        memset(slot->owed.block, 0, slot->owed.bytes);
+        slot->numel = numel;
+        slot->dtype = dtype;
+    }
+    if (slot->numel != numel || slot->dtype != dtype)
+        return cd_fail(err, CDDP_E_MISMATCH, "comm hook %s: its state of parameter %u is for %lld elements of %s, the gradient has %lld of %s",
+                       r->name, parameter, (long long)slot->numel, cddp_dtype_name(slot->dtype), (long long)numel, cddp_dtype_name(dtype));
+    *found = slot;
+    return CDDP_OK;
+}
+
+static cddp_tensor owed_of(const cd_residual_slot *slot)
+{
+    return cd_host_memory_tensor(&slot->owed, slot->dtype, slot->numel);
+}
+
+cddp_status cd_residual_add(cd_residual *r, const cddp_grad_bucket *bucket, cddp_error *err)
+{
+    for (uint32_t k = 0; k < bucket->parameter_count; k++) {
+        cd_residual_slot *slot = NULL;
+        CD_TRY(find(r, bucket, k, &slot, err));
+        cddp_tensor g = cddp_tensor_slice(&bucket->buffer, bucket->offsets[k], bucket->lengths[k]), owed = owed_of(slot);
+        CD_TRY(g.device->reduce(CDDP_RED_SUM, &g, &owed, NULL, err));
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_residual_keep(cd_residual *r, const cddp_grad_bucket *bucket, cddp_error *err)
+{
+    for (uint32_t k = 0; k < bucket->parameter_count; k++) {
+        cd_residual_slot *slot = NULL;
+        CD_TRY(find(r, bucket, k, &slot, err));
+        cddp_tensor g = cddp_tensor_slice(&bucket->buffer, bucket->offsets[k], bucket->lengths[k]), owed = owed_of(slot);
+        CD_TRY(g.device->copy(&owed, &g, NULL, err));
+    }
+    return CDDP_OK;
+}
+
+void cd_residual_sum(const cd_residual *r, const cddp_grad_bucket *bucket, cd_host_sums *sums)
+{
+    for (uint32_t k = 0; k < bucket->parameter_count; k++) {
+        uint32_t parameter = bucket->parameter_ids[k];
+        if (parameter >= r->slot_count || r->slots[parameter].numel < 0) continue;
+        cddp_tensor owed = owed_of(&r->slots[parameter]);
+        cd_host_add(sums, &owed);
+    }
+}
+
+cddp_status cd_residual_save(const cd_residual *r, const cddp_state_writer *writer, cddp_error *err)
+{
+    uint64_t count = r->slot_count;
+    CD_TRY(cd_state_put(writer, r->name, &count, sizeof count, err));
+    for (size_t i = 0; i < r->slot_count; i++) {
+        const cd_residual_slot *slot = &r->slots[i];
+        int64_t head[2] = {slot->numel, (int64_t)slot->dtype};
+        CD_TRY(cd_state_put(writer, r->name, head, sizeof head, err));
+        if (slot->numel > 0)
+            CD_TRY(cd_state_put(writer, r->name, slot->owed.block, (size_t)slot->numel * cddp_dtype_bytes(slot->dtype), err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status load_slot(cd_residual *r, const cddp_state_reader *reader, cddp_error *err)
+{
+    int64_t head[2];
+    CD_TRY(cd_state_get(reader, r->name, head, sizeof head, err));
+    CD_TRY(reserve(r, r->slot_count + 1, err));
+    cd_residual_slot *slot = &r->slots[r->slot_count - 1];
+    if (head[0] == -1) return CDDP_OK;
+    if (head[0] < 0 || head[0] > NUMEL_MAX || head[1] < 0 || head[1] >= CDDP_DTYPE_COUNT || !cddp_dtype_is_float((cddp_dtype)head[1]))
+        return cd_fail(err, CDDP_E_CORRUPT, "comm hook %s: the saved state is damaged", r->name);
+    size_t bytes = (size_t)head[0] * cddp_dtype_bytes((cddp_dtype)head[1]);
+    CD_TRY(cd_host_memory_reserve(r->allocator, &slot->owed, bytes, err));
+    CD_TRY(cd_state_get(reader, r->name, slot->owed.block, bytes, err));
+    slot->numel = head[0];
+    slot->dtype = (cddp_dtype)head[1];
+    return CDDP_OK;
+}
+
+cddp_status cd_residual_load(cd_residual *r, const cddp_state_reader *reader, cddp_error *err)
+{
+    cd_residual fresh;
+    uint64_t count = 0;
+    cddp_status status = CDDP_OK;
+    cd_residual_init(&fresh, r->allocator, r->name);
+    CD_TRY(cd_state_get(reader, r->name, &count, sizeof count, err));
+    if (count > SLOTS_MAX) return cd_fail(err, CDDP_E_CORRUPT, "comm hook %s: the saved state is damaged", r->name);
+    for (uint64_t i = 0; i < count; i++) CD_TRY_OUT(load_slot(&fresh, reader, err));
+    cd_residual old = *r;
+    *r = fresh;
+    fresh = old;
+out:
+    cd_residual_fini(&fresh);
+    return status;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Error feedback for hooks that send a part of the bucket: what each parameter is still owed.
+**
+** Kept per parameter and in the gradient's dtype, so that it survives a rebuild and a resume into other buckets
+** (REB-10). Only elements that were not sent are owed; what was sent is owed nothing, exactly.
+**
+** Lifetime   init → add, keep per bucket … → fini.
+** Errors     a state of another model is refused at its first use.
+*/
+#pragma once
+#include "core/hooks/host.h"
+
+typedef struct cd_residual_slot {
+    cd_host_memory owed; /* (numel) of dtype */
+    int64_t numel;      /* -1: nothing yet */
+    cddp_dtype dtype;
+} cd_residual_slot;
+
+typedef struct cd_residual {
+    const char *name; /* of the hook, for messages */
+    const cddp_allocator *allocator;
+    cd_residual_slot *slots; /* (slot_count) by variable index */
+    size_t slot_count, slot_capacity;
+} cd_residual;
+
+void cd_residual_init(cd_residual *r, const cddp_allocator *allocator, const char *name);
+void cd_residual_fini(cd_residual *r);
+/* bucket += what is owed. */
+cddp_status cd_residual_add(cd_residual *r, const cddp_grad_bucket *bucket, cddp_error *err);
+/* What is owed from now on: the bucket as it is, once the caller has zeroed what it sends. */
+cddp_status cd_residual_keep(cd_residual *r, const cddp_grad_bucket *bucket, cddp_error *err);
+void cd_residual_sum(const cd_residual *r, const cddp_grad_bucket *bucket, cd_host_sums *sums);
+
+cddp_status cd_residual_save(const cd_residual *r, const cddp_state_writer *writer, cddp_error *err);
+/* Leaves r as it was when the saved state is damaged. */
+cddp_status cd_residual_load(cd_residual *r, const cddp_state_reader *reader, cddp_error *err);

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The topk hook: the k largest elements of every bucket travel, the rest is owed (error feedback).
+**
+**   run      corrected = gradient + owed; the k elements of largest magnitude are chosen; the rest is owed
+**            → all-gather of indices (i32), all-gather of values (the bucket's dtype)
+**   scatter  result = 0; result[index] += value, ranks 0, 1, 2, … in order; result ÷ W
+**
+** What is chosen is a pure function of the values: larger magnitude first, NaN above everything, equal magnitudes by
+** the smaller index. k is the same on every rank, so that shares are equal. The order of addition is written above, so
+** all ranks compute the same bits.
+**
+** Laws, stated in the trace: per rank gradient + old debt = sent + new debt, element by element; what is sent is sent
+** exactly, so that only the addition of the debt rounds. Summed over the ranks this is the telescoping of the mean.
+**
+** Invariants:
+**   T1  the chosen indices are strictly increasing, so that nothing is sent twice;
+**   T2  an element is sent or owed, never both.
+**
+** Not in PyTorch. Limitation: buckets of up to 2^31 - 1 elements.
+*/
+#include "core/base/alloc.h"
+#include "core/base/assert.h"
+#include "core/base/error.h"
+#include "core/hooks/hook.h"
+#include "core/hooks/option.h"
+#include "core/hooks/residual.h"
+
+#include <math.h>
+
+typedef struct settings {
+    uint64_t k;
+    double ratio;
+    bool error_feedback;
+} settings;
+
+static const cd_option option_table[] = {
+    {"k", CD_OPTION_COUNT, offsetof(settings, k), 1, 2147483647.0, NULL},
+    {"ratio", CD_OPTION_REAL, offsetof(settings, ratio), 0, 1, NULL},
+    {"error_feedback", CD_OPTION_FLAG, offsetof(settings, error_feedback), 0, 0, NULL},
+};
+
+/* Work memory of one bucket between its two stages. */
+typedef struct job {
+    cd_host_memory indices, values, all_indices, all_values; /* (k), (k), (W·k), (W·k) */
+    int64_t k;
+} job;
+
+typedef struct topk {
+    const cddp_allocator *allocator;
+    cddp_tracer *tracer;
+    uint32_t world_size;
+    settings settings;
+    cd_residual residual;
+    cd_host_memory heap; /* (k) indices */
+    job *jobs;          /* (job_count) by the variable index of a bucket's first parameter (STA-04) */
+    size_t job_count, job_capacity;
+} topk;
+
+static void destroy(void *self)
+{
+    topk *t = self;
+    if (t == NULL) return;
+    for (size_t i = 0; i < t->job_count; i++) {
+        cd_host_memory *blocks[] = {&t->jobs[i].indices, &t->jobs[i].values, &t->jobs[i].all_indices, &t->jobs[i].all_values};
+        for (size_t b = 0; b < 4; b++) cd_host_memory_release(t->allocator, blocks[b]);
+    }
+    cd_release(t->allocator, t->jobs, t->job_capacity * sizeof *t->jobs);
+    cd_host_memory_release(t->allocator, &t->heap);
+    cd_residual_fini(&t->residual);
+    cd_release(t->allocator, t, sizeof *t);
+}
+
+static cddp_status check_settings(const topk *t, const cddp_hook_context *context, cddp_error *err)
+{
+    if (context->inner != NULL)
+        return cd_fail(err, CDDP_E_CONFIG, "comm hook topk does not wrap another hook; got %s", context->inner->name);
+    if (t->settings.k != 0 && t->settings.ratio >= 0)
+        return cd_fail(err, CDDP_E_CONFIG, "comm hook topk: k and ratio both say how much is sent; give one of them");
+    if (t->settings.ratio == 0)
+        return cd_fail(err, CDDP_E_CONFIG, "comm hook topk: ratio=0 sends nothing; it must be above 0");
+    return CDDP_OK;
+}
+
+static cddp_status create(const cddp_hook_context *context, void **self, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    topk *t = cd_allocate_zero(context->allocator, sizeof *t);
+    if (t == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for comm hook topk");
+    t->allocator = context->allocator;
+    t->tracer = context->tracer;
+    t->world_size = cddp_group_size(context->group);
+    t->settings = (settings){.k = 0, .ratio = -1, .error_feedback = true};
+    cd_residual_init(&t->residual, context->allocator, "topk");
+    CD_TRY_OUT(cd_options_read("comm hook topk", option_table, sizeof option_table / sizeof option_table[0], context->options,
+                               &t->settings, err));
+    CD_TRY_OUT(check_settings(t, context, err));
+    if (t->settings.k == 0 && t->settings.ratio < 0) t->settings.ratio = 0.01;
+    *self = t;
+    return CDDP_OK;
+out:
+    destroy(t);
+    return status;
+}
+
+/* ---- choosing ---- */
+
+/* Does a come before b? Magnitude, then the smaller index; NaN is larger than everything. */
+static bool is_larger(const cddp_tensor *flat, int64_t a, int64_t b)
+{
+    double x = fabs(cd_host_get(flat, a)), y = fabs(cd_host_get(flat, b));
+    if (isnan(x) != isnan(y)) return isnan(x);
+    if (!isnan(x) && x != y) return x > y;
+    return a < b;
+}
+
+/* heap[0] is the least of the chosen. */
+static void sift(const cddp_tensor *flat, int32_t *heap, int64_t count, int64_t at)
+{
+    for (;;) {
+        int64_t least = at;
+        for (int64_t child = 2 * at + 1; child <= 2 * at + 2 && child < count; child++)
+            if (is_larger(flat, heap[least], heap[child])) least = child;
+        if (least == at) return;
+        int32_t moved = heap[at];
+        heap[at] = heap[least];
+        heap[least] = moved;
+        at = least;
+    }
+}
+
+/* The k-th largest is found with a heap, then everything not below it is taken in index order (T1). */
+static void choose(const cddp_tensor *flat, int32_t *heap, int64_t k, int32_t *chosen)
+{
+    int64_t numel = cddp_tensor_numel(flat), taken = 0;
+    for (int64_t i = 0; i < k; i++) heap[i] = (int32_t)i;
+    for (int64_t i = k / 2; i-- > 0;) sift(flat, heap, k, i);
+    for (int64_t i = k; i < numel && k > 0; i++) {
+        if (!is_larger(flat, i, heap[0])) continue;
+        heap[0] = (int32_t)i;
+        sift(flat, heap, k, 0);
+    }
+    for (int64_t i = 0; i < numel && taken < k; i++)
+        if (i == heap[0] || is_larger(flat, i, heap[0])) chosen[taken++] = (int32_t)i;
+    CD_ASSERT(taken == k);
+}
+
+static int64_t count_of(const topk *t, int64_t numel)
+{
+    double asked = t->settings.k != 0 ? (double)t->settings.k : floor(t->settings.ratio * (double)numel);
+    int64_t k = asked < (double)numel ? (int64_t)asked : numel;
+    return k < 1 && numel > 0 ? 1 : k;
+}
+
+/* ---- stages ---- */
+
+static cddp_status find_job(topk *t, const cddp_grad_bucket *bucket, job **found, cddp_error *err)
+{
+    size_t key = bucket->parameter_count > 0 ? bucket->parameter_ids[0] : 0;
+    if (key >= t->job_count) {
+        if (!cd_vec_grow(t->allocator, (void **)&t->jobs, &t->job_capacity, key + 1, sizeof *t->jobs))
+            return cd_fail(err, CDDP_E_NOMEM, "comm hook topk: no memory for %zu buckets", key + 1);
+        for (; t->job_count <= key; t->job_count++) t->jobs[t->job_count] = (job){.k = 0};
+    }
+    *found = &t->jobs[key];
+    return CDDP_OK;
+}
+
+static cddp_status reserve(topk *t, job *j, const cddp_grad_bucket *bucket, cddp_error *err)
+{
+    int64_t numel = cddp_tensor_numel(&bucket->buffer);
+    size_t width = cddp_dtype_bytes(bucket->buffer.dtype);
+    if (numel > INT32_MAX)
+        return cd_fail(err, CDDP_E_LIMIT, "comm hook topk: bucket %u has %lld elements, at most %d can be indexed", bucket->index,
+                       (long long)numel, INT32_MAX);
+    j->k = count_of(t, numel);
+    size_t k = (size_t)j->k, all = k * t->world_size;
+    CD_TRY(cd_host_memory_reserve(t->allocator, &t->heap, k * sizeof(int32_t), err));
+    CD_TRY(cd_host_memory_reserve(t->allocator, &j->indices, k * sizeof(int32_t), err));
+    CD_TRY(cd_host_memory_reserve(t->allocator, &j->values, k * width, err));
+    CD_TRY(cd_host_memory_reserve(t->allocator, &j->all_indices, all * sizeof(int32_t), err));
+    CD_TRY(cd_host_memory_reserve(t->allocator, &j->all_values, all * width, err));
+    return CDDP_OK;
+}
+
+/* Moves the chosen elements out of the bucket; what stays there is what is owed (T2). */
+static void take_chosen(const job *j, const cddp_tensor *flat, cd_host_sums *sent)
+{
+    const int32_t *indices = j->indices.block;
+    cddp_tensor values = cd_host_memory_tensor(&j->values, flat->dtype, j->k);
+    for (int64_t i = 0; i < j->k; i++) {
+        cd_host_set(&values, i, cd_host_get(flat, indices[i]));
+        cd_host_set(flat, indices[i], 0.0);
+    }
+    cd_host_add(sent, &values);
+}
+
+static void state_law(const topk *t, const cddp_grad_bucket *bucket, const cd_host_sums *in, const cd_host_sums *out)
+{
+    if (t->tracer == NULL || !t->settings.error_feedback || !isfinite(in->sum)) return;
+    cd_host_sums after = *out;
+    cd_residual_sum(&t->residual, bucket, &after);
+    double sums = 0x1p-52 * (double)(in->count + after.count) * (in->magnitude + after.magnitude);
+    cddp_law law = {"gradient + old debt = sent + new debt, summed over the bucket", (int64_t)bucket->index, after.sum, in->sum,
+                    cd_host_unit(bucket->buffer.dtype) * in->magnitude + (double)in->count * cd_host_least(bucket->buffer.dtype) + sums};
+    cddp_tracer_law(t->tracer, &law);
+}
+
+static cddp_status gather(cddp_future *future, const cddp_grad_bucket *bucket, const cddp_tensor *from, const cddp_tensor *to,
+                          cddp_group *group, cddp_error *err)
+{
+    cddp_collective c = {.size = sizeof c, .op = CDDP_OP_ALLGATHER, .input = *from, .output = *to, .label = (uint64_t)bucket->index + 1};
+    CD_TRY(cddp_group_post(group, &c, &future->works[future->work_count], err));
+    future->work_count++;
+    return CDDP_OK;
+}
+
+static cddp_status scatter(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+{
+    topk *t = self;
+    job *j = NULL;
+    CD_TRY(find_job(t, bucket, &j, err));
+    const cddp_tensor *flat = &bucket->buffer;
+    int64_t numel = cddp_tensor_numel(flat), all = j->k * (int64_t)t->world_size;
+    const int32_t *indices = j->all_indices.block;
+    cddp_tensor values = cd_host_memory_tensor(&j->all_values, flat->dtype, all);
+    CD_TRY(flat->device->fill(flat, 0.0, NULL, err));
+    for (int64_t i = 0; i < all; i++) { /* rank by rank, each in index order */
+        if (indices[i] < 0 || indices[i] >= numel)
+            return cd_fail(err, CDDP_E_CORRUPT, "comm hook topk: rank %lld sent index %d for bucket %u of %lld elements", (long long)(i / j->k),
+                           indices[i], bucket->index, (long long)numel);
+        cd_host_set(flat, indices[i], cd_host_get(flat, indices[i]) + cd_host_get(&values, i));
+    }
+    CD_TRY(flat->device->divide(flat, flat, t->world_size, NULL, err));
+    future->result = *flat;
+    return CDDP_OK;
+}
+
+static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    topk *t = self;
+    job *j = NULL;
+    cd_host_sums in = {0.0, 0.0, 0}, sent = {0.0, 0.0, 0};
+    CD_TRY(cd_host_refuse(bucket, "topk", err));
+    CD_TRY(find_job(t, bucket, &j, err));
+    CD_TRY(reserve(t, j, bucket, err));
+    if (t->tracer != NULL) {
+        cd_host_add(&in, &bucket->buffer);
+        cd_residual_sum(&t->residual, bucket, &in);
+    }
+    if (t->settings.error_feedback) CD_TRY(cd_residual_add(&t->residual, bucket, err));
+    choose(&bucket->buffer, t->heap.block, j->k, j->indices.block);
+    take_chosen(j, &bucket->buffer, &sent);
+    if (t->settings.error_feedback) CD_TRY(cd_residual_keep(&t->residual, bucket, err));
+    state_law(t, bucket, &in, &sent);
+    int64_t all = j->k * (int64_t)t->world_size;
+    cddp_tensor indices = cd_host_memory_tensor(&j->indices, CDDP_I32, j->k), all_indices = cd_host_memory_tensor(&j->all_indices, CDDP_I32, all);
+    cddp_tensor values = cd_host_memory_tensor(&j->values, bucket->buffer.dtype, j->k);
+    cddp_tensor all_values = cd_host_memory_tensor(&j->all_values, bucket->buffer.dtype, all);
+    CD_TRY(gather(future, bucket, &indices, &all_indices, group, err));
+    CD_TRY(gather(future, bucket, &values, &all_values, group, err));
+    future->next = scatter;
+    return CDDP_OK;
+}
+
+static cddp_status save(void *self, const cddp_state_writer *writer, cddp_error *err)
+{
+    const topk *t = self;
+    return cd_residual_save(&t->residual, writer, err);
+}
+
+static cddp_status load(void *self, const cddp_state_reader *reader, cddp_error *err)
+{
+    topk *t = self;
+    return cd_residual_load(&t->residual, reader, err);
+}
+
+const cddp_hook cd_hook_topk = {
+    .size = sizeof(cddp_hook),
+    .abi = CDDP_HOOK_ABI,
+    .name = "topk",
+    .flags = CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL,
+    .create = create,
+    .destroy = destroy,
+    .run = run,
+    .save = save,
+    .load = load,
+};

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Model averaging over simulated ranks: when, over whom, of what, and refusals. */
+#include "tests/unit/sim/fixture.h"
+
+#include "core/hooks/averager.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define STEPS 25
+#define RANKS 8
+
+typedef struct plan {
+    cd_averager_level levels[3];
+    uint32_t level_count;
+    uint64_t warmup;
+    bool hierarchical;
+    uint32_t due[STEPS];            /* what rank 5 says */
+    float values[RANKS][STEPS + 1]; /* parameter 0 after each step; it starts as the rank */
+    float untouched[RANKS];         /* parameter 1 has no gradient */
+    uint16_t half[RANKS];           /* parameter 2 is f16 */
+} plan;
+
+static cddp_status train(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    sim_fixture *f = argument;
+    plan *p = f->data;
+    cddp_group *group = NULL;
+    cd_averager *averager = NULL;
+    assert_ok(fixture_group(f, rank, "world", &group, err), err);
+    cd_averager_options options = {.group = group, .levels = p->levels, .level_count = p->level_count, .warmup_steps = p->warmup,
+                                   .hierarchical = p->hierarchical};
+    assert_ok(cd_averager_create(&options, &averager, err), err);
+    float value = (float)rank->rank, other = (float)rank->rank;
+    uint16_t half = (uint16_t)(rank->rank % 2 == 0 ? 0x3c00 : 0x4200); /* 1 and 3 */
+    int64_t one = 1;
+    cddp_tensor parameters[3] = {cddp_tensor_of(cddp_device_cpu(), &value, 0, CDDP_F32, &one, 1),
+                                 cddp_tensor_of(cddp_device_cpu(), &other, 0, CDDP_F32, &one, 1),
+                                 cddp_tensor_of(cddp_device_cpu(), &half, 0, CDDP_F16, &one, 1)};
+    cddp_grad defined = {.kind = CDDP_GRAD_DENSE}, undefined = {.kind = CDDP_GRAD_UNDEFINED};
+    cddp_grad *gradients[3] = {&defined, &undefined, &defined};
+    for (uint64_t step = 0; step < STEPS; step++) {
+        if (rank->rank == 5) p->due[step] = cd_averager_get_due(averager);
+        if (step == 13) { /* LSG-04: a new one that is told the step goes on as the old one */
+            cd_averager_destroy(averager);
+            averager = NULL;
+            assert_ok(cd_averager_create(&options, &averager, err), err);
+            cd_averager_set_step(averager, step);
+        }
+        assert_ok(cd_averager_step(averager, parameters, gradients, 3, err), err);
+        p->values[rank->rank][step] = value;
+    }
+    assert_int_equal(cd_averager_get_step(averager), STEPS);
+    p->untouched[rank->rank] = other;
+    p->half[rank->rank] = half;
+    cd_averager_destroy(averager);
+    cddp_group_destroy(group);
+    return CDDP_OK;
+}
+
+static void run(plan *p)
+{
+    static sim_fixture f;
+    memset(&f, 0, sizeof f);
+    f.config = (cd_sim_config)CD_SIM_CONFIG_INIT;
+    f.config.world_size = RANKS;
+    f.data = p;
+    fixture_run(&f, train);
+    fixture_destroy(&f);
+}
+
+/* AVG-03, upstream's own example. */
+TEST(averager, levels_average_when_upstream_says)
+{
+    static plan p = {.levels = {{2, 2}, {4, 4}, {8, 8}}, .level_count = 3, .warmup = 10, .hierarchical = true};
+    run(&p);
+    for (uint32_t step = 0; step < STEPS; step++) {
+        uint32_t expected = step < 10 || step % 2 != 0 ? 0 : step % 8 == 0 ? 8 : step % 4 == 0 ? 4 : 2;
+        cd_test_row("step %u: %u, wanted %u", step, p.due[step], expected);
+        assert_int_equal(p.due[step], expected);
+    }
+    for (uint32_t r = 0; r < RANKS; r++) {
+        assert_true(p.values[r][9] == (float)r);
+        assert_true(p.values[r][10] == (float)(r / 2 * 2) + 0.5f); /* pairs */
+        assert_true(p.values[r][12] == (r < 4 ? 1.5f : 5.5f));      /* fours */
+        assert_true(p.values[r][16] == 3.5f);                        /* everybody */
+        assert_true(p.untouched[r] == (float)r);
+        assert_int_equal(p.half[r], 0x4000); /* (1 + 3) / 2 */
+    }
+}
+
+/* AVG-01: counted from the end of the warm-up, unlike AVG-03. */
+TEST(averager, a_periodic_one_counts_from_its_warm_up)
+{
+    static plan p = {.levels = {{4, 8}}, .level_count = 1, .warmup = 10};
+    run(&p);
+    for (uint32_t step = 0; step < STEPS; step++) assert_int_equal(p.due[step], step >= 10 && (step - 10) % 4 == 0 ? 8 : 0);
+    static plan q = {.levels = {{4, 8}}, .level_count = 1, .warmup = 10, .hierarchical = true};
+    run(&q);
+    for (uint32_t step = 0; step < STEPS; step++) assert_int_equal(q.due[step], step >= 10 && step % 4 == 0 ? 8 : 0);
+}
+
+static cddp_status refuse(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    static const struct {
+        cd_averager_level levels[2];
+        uint32_t count;
+        bool hierarchical;
+        const char *words;
+    } cases[] = {
+        {{{0, 4}}, 1, false, "must be positive"},           {{{2, 2}}, 1, false, "the last group size is 2"},
+        {{{2, 2}, {4, 4}}, 2, false, "a periodic one has 1"}, {{{4, 2}, {4, 4}}, 2, true, "periods must grow"},
+        {{{2, 4}, {4, 4}}, 2, true, "group sizes must grow"}, {{{2, 3}, {4, 4}}, 2, true, "do not divide"},
+    };
+    cddp_group *group = NULL;
+    assert_ok(fixture_group(argument, rank, "world", &group, err), err);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cd_averager *averager = NULL;
+        cddp_error inner = CDDP_ERROR_INIT;
+        cd_averager_options options = {.group = group, .levels = cases[i].levels, .level_count = cases[i].count, .hierarchical = cases[i].hierarchical};
+        cd_test_row("%s", cases[i].words);
+        assert_fails(cd_averager_create(&options, &averager, &inner), CDDP_E_CONFIG, &inner, cases[i].words);
+        assert_null(averager);
+    }
+    cddp_group_destroy(group);
+    return CDDP_OK;
+}
+
+TEST(averager, refuses_settings_that_cannot_work_by_name)
+{
+    static sim_fixture f;
+    memset(&f, 0, sizeof f);
+    f.config = (cd_sim_config)CD_SIM_CONFIG_INIT;
+    f.config.world_size = 4;
+    fixture_run(&f, refuse);
+    fixture_destroy(&f);
+}
+
+TEST_MAIN(ROW(averager, levels_average_when_upstream_says), ROW(averager, a_periodic_one_counts_from_its_warm_up),
+          ROW(averager, refuses_settings_that_cannot_work_by_name))

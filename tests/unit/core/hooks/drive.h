@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A hook driven by hand over simulated ranks: one flat bucket of f32 values per step, results kept per rank. */
+#pragma once
+#include "tests/unit/sim/fixture.h"
+
+#include "core/hooks/hook.h"
+
+#include <string.h>
+
+#define DRIVE_RANKS 8
+#define DRIVE_STEPS 8
+#define DRIVE_NUMEL 1200
+
+typedef struct drive {
+    const cddp_hook *hook;
+    const char *options;
+    uint32_t ranks, steps;
+    int64_t numel;
+    uint32_t swap_at; /* save, destroy, create and load before this step; 0: never */
+    float in[DRIVE_RANKS][DRIVE_STEPS][DRIVE_NUMEL], out[DRIVE_RANKS][DRIVE_STEPS][DRIVE_NUMEL];
+} drive;
+
+typedef struct drive_tape {
+    unsigned char bytes[65536];
+    size_t used, read;
+} drive_tape;
+
+static inline bool drive_write(void *context, const void *bytes, size_t count)
+{
+    drive_tape *t = context;
+    if (t->used + count > sizeof t->bytes) return false;
+    memcpy(t->bytes + t->used, bytes, count);
+    t->used += count;
+    return true;
+}
+
+static inline bool drive_read(void *context, void *bytes, size_t count)
+{
+    drive_tape *t = context;
+    if (t->read + count > t->used) return false;
+    memcpy(bytes, t->bytes + t->read, count);
+    t->read += count;
+    return true;
+}
+
+static inline cddp_status drive_make(const drive *d, cddp_rank *rank, cddp_group *group, void **self, cddp_error *err)
+{
+    cddp_hook_context context = {.size = sizeof context, .group = group, .allocator = rank->allocator, .options = d->options};
+    return d->hook->create(&context, self, err);
+}
+
+static inline void drive_swap(const drive *d, cddp_rank *rank, cddp_group *group, void **self, cddp_error *err)
+{
+    drive_tape t = {.used = 0};
+    cddp_state_writer writer = {&t, drive_write};
+    cddp_state_reader reader = {&t, drive_read};
+    assert_ok(d->hook->save(*self, &writer, err), err);
+    d->hook->destroy(*self);
+    *self = NULL;
+    assert_ok(drive_make(d, rank, group, self, err), err);
+    size_t whole = t.used;
+    cddp_error inner = CDDP_ERROR_INIT;
+    t.used = whole - 1;
+    assert_fails(d->hook->load(*self, &reader, &inner), CDDP_E_CORRUPT, &inner, "ends early");
+    t.used = whole;
+    t.read = 0;
+    assert_ok(d->hook->load(*self, &reader, err), err);
+}
+
+static inline cddp_status drive_step(drive *d, cddp_rank *rank, cddp_group *group, void *self, uint32_t step, cddp_error *err)
+{
+    float *flat = d->out[rank->rank][step];
+    uint32_t ids[2] = {2, 0};
+    int64_t first = d->numel / 3, offsets[2] = {0, first}, lengths[2] = {first, d->numel - first};
+    memcpy(flat, d->in[rank->rank][step], (size_t)d->numel * sizeof *flat);
+    cddp_tensor buffer = cddp_tensor_of(cddp_device_cpu(), flat, 0, CDDP_F32, &d->numel, 1);
+    cddp_tensor gradients[2] = {cddp_tensor_slice(&buffer, 0, lengths[0]), cddp_tensor_slice(&buffer, first, lengths[1])};
+    cddp_grad_bucket bucket = {.size = sizeof bucket, .bucket_count = 1, .is_last = true, .buffer = buffer, .parameter_count = 2,
+                               .parameter_ids = ids, .offsets = offsets, .lengths = lengths, .gradients = gradients, .parameters = gradients};
+    cddp_future future = {.size = sizeof future};
+    cddp_status status = d->hook->run(self, &bucket, group, &future, err);
+    for (bool complete = false; status == CDDP_OK && !complete;) status = cd_future_advance(&future, self, &bucket, &complete, err);
+    if (status == CDDP_OK) assert_ptr_equal(future.result.storage, flat);
+    return status;
+}
+
+static inline cddp_status drive_train(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    sim_fixture *f = argument;
+    drive *d = f->data;
+    cddp_group *group = NULL;
+    void *self = NULL;
+    cddp_status status = fixture_group(f, rank, "world", &group, err);
+    if (status == CDDP_OK) status = drive_make(d, rank, group, &self, err);
+    for (uint32_t step = 0; status == CDDP_OK && step < d->steps; step++) {
+        if (d->swap_at != 0 && step == d->swap_at) drive_swap(d, rank, group, &self, err);
+        status = drive_step(d, rank, group, self, step, err);
+    }
+    if (self != NULL) d->hook->destroy(self);
+    cddp_group_destroy(group);
+    return status;
+}
+
+static inline void drive_run(drive *d)
+{
+    sim_fixture f;
+    memset(&f, 0, sizeof f);
+    f.config = (cd_sim_config)CD_SIM_CONFIG_INIT;
+    f.config.world_size = d->ranks;
+    f.data = d;
+    fixture_run(&f, drive_train);
+    fixture_destroy(&f);
+}
