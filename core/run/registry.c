@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The registry: tables found by name, compiled-in ones first.
 **
-** A table is copied into one of our own size, so that a plugin that knows fewer slots is safe to call, and optional
-** slots of a backend that it leaves empty get stubs: no caller ever tests a slot for NULL.
+** A table is copied into one of our own size, so that a plugin that knows fewer slots is safe to call. What a backend
+** must have and what it may leave out is known to core/comm/adopt.c alone.
 */
 #include "cddp/registry.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/check/check.h"
+#include "core/comm/adopt.h"
 #include "core/hooks/hook.h"
 
 #include <string.h>
 
 #define HOOK_SIZE_MIN offsetof(cddp_hook, rebuilt)
 #define CHECK_SIZE_MIN sizeof(cddp_check)
-#define BACKEND_SIZE_MIN offsetof(cddp_backend, abort)
 
 /* Pointers to copies: an entry stays where it is while the list grows. */
 typedef struct table_list {
@@ -47,23 +47,6 @@ static void list_fini(cddp_registry *registry, table_list *list)
         cd_release(registry->allocator, list->items[i], list->bytes);
     }
     cd_release(registry->allocator, list->items, list->capacity * sizeof(void *));
-}
-
-/* ---- stubs for what a backend may leave out ---- */
-
-static cddp_status stub_abort(void *group, const char *reason, cddp_error *err)
-{
-    (void)group;
-    return cd_fail(err, CDDP_E_UNSUPPORTED, "this backend cannot abort a group (asked because: %s)", reason);
-}
-
-static void stub_describe(void *group, void *work, char *text, size_t text_bytes)
-{
-    (void)group;
-    (void)work;
-    if (text_bytes > 0) {
-        text[0] = '\0';
-    }
 }
 
 /* ---- what makes a table acceptable ---- */
@@ -99,22 +82,12 @@ static cddp_status fail_taken(const char *what, const char *name, cddp_error *er
 
 cddp_status cddp_registry_add_backend(cddp_registry *registry, const cddp_backend *backend, cddp_error *err)
 {
-    CD_TRY(check_head("backend", backend->name, backend->abi, CDDP_BACKEND_ABI, err));
-    CD_TRY(check_size("backend", backend->name, backend->size, BACKEND_SIZE_MIN, err));
-    CD_TRY(check_slot("backend", backend->name, "open", backend->open != NULL, err));
-    CD_TRY(check_slot("backend", backend->name, "close", backend->close != NULL, err));
-    CD_TRY(check_slot("backend", backend->name, "post", backend->post != NULL, err));
-    CD_TRY(check_slot("backend", backend->name, "test", backend->test != NULL, err));
-    CD_TRY(check_slot("backend", backend->name, "wait", backend->wait != NULL, err));
-    CD_TRY(check_slot("backend", backend->name, "release", backend->release != NULL, err));
+    cddp_backend full;
+    CD_TRY(cd_backend_adopt(backend, &full, err));
     if (cddp_registry_find_backend(registry, backend->name) != NULL) {
         return fail_taken("backend", backend->name, err);
     }
-    CD_TRY(list_add(registry, &registry->backends, backend, backend->size, err));
-    cddp_backend *copy = registry->backends.items[registry->backends.count - 1];
-    copy->size = sizeof *copy;
-    copy->abort = copy->abort != NULL ? copy->abort : stub_abort;
-    copy->describe = copy->describe != NULL ? copy->describe : stub_describe;
+    CD_TRY(list_add(registry, &registry->backends, &full, sizeof full, err));
     return CDDP_OK;
 }
 
