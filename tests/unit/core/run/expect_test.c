@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/run/verdict.h"
+#include "tests/support/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    const char *sets[6];   /* key, value, … of the plan */
+    const char *findings[2]; /* checks that reported, in order */
+    const char *error;     /* how rank 1 failed, or NULL */
+    cddp_outcome outcome;
+    bool as_expected;
+} cases[] = {
+    {"nothing special", {NULL}, {NULL}, NULL, CDDP_OUTCOME_VERIFIED, false},
+    {"a finding", {NULL}, {"I-USED"}, NULL, CDDP_OUTCOME_FINDINGS, false},
+    {"a failed rank", {NULL}, {NULL}, "out of luck", CDDP_OUTCOME_FINDINGS, false},
+    {"a claim that was not exercised", {"expect.exercised", "I-BUFEQ"}, {NULL}, NULL, CDDP_OUTCOME_INCONCLUSIVE, false},
+    {"a mark that was not reached", {"expect.marks", "overflow"}, {NULL}, NULL, CDDP_OUTCOME_INCONCLUSIVE, false},
+    {"the expected finding", {"expect.verdict", "findings", "expect.finding.0.check", "I-USED"}, {"I-USED"}, NULL,
+     CDDP_OUTCOME_VERIFIED, true},
+    {"another finding", {"expect.verdict", "findings", "expect.finding.0.check", "I-USED"}, {"I-REF"}, NULL,
+     CDDP_OUTCOME_FINDINGS, false},
+    {"the expected finding, but not first",
+     {"expect.verdict", "findings", "expect.finding.0.check", "I-USED", "expect.also", "I-REF"}, {"I-REF", "I-USED"}, NULL,
+     CDDP_OUTCOME_FINDINGS, false},
+    {"one finding too many", {"expect.verdict", "findings", "expect.finding.0.check", "I-USED"}, {"I-USED", "I-REF"}, NULL,
+     CDDP_OUTCOME_FINDINGS, false},
+    {"a consequence that is allowed",
+     {"expect.verdict", "findings", "expect.finding.0.check", "I-USED", "expect.also", "I-REF"}, {"I-USED", "I-REF"}, NULL,
+     CDDP_OUTCOME_VERIFIED, true},
+    {"the expected error", {"expect.verdict", "error", "expect.error", "of luck"}, {NULL}, "out of luck",
+     CDDP_OUTCOME_VERIFIED, true},
+    {"another error", {"expect.verdict", "error", "expect.error", "of memory"}, {NULL}, "out of luck",
+     CDDP_OUTCOME_FINDINGS, false},
+    {"no error where one was expected", {"expect.verdict", "error", "expect.error", "of luck"}, {NULL}, NULL,
+     CDDP_OUTCOME_FINDINGS, false},
+};
+
+static void measure_case(size_t i)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    cd_arena arena;
+    cddp_finding findings[2] = {{.size = sizeof(cddp_finding), .rank = 1}, {.size = sizeof(cddp_finding), .rank = 1}};
+    const cddp_exercise exercise = {"I-ORDER", "two ranks posted", 1};
+    cddp_verdict_rank ranks[2] = {{.size = sizeof ranks[0]}, {.size = sizeof ranks[1]}};
+    cddp_verdict verdict = {.size = sizeof verdict, .findings = findings, .exercises = &exercise, .exercise_count = 1,
+                            .ranks = ranks, .rank_count = 2};
+    cd_test_row("%s", cases[i].name);
+    cd_arena_init(&arena, NULL, 4096);
+    assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+    for (size_t k = 0; k < 6 && cases[i].sets[k] != NULL; k += 2) {
+        assert_ok(cddp_plan_set(plan, cases[i].sets[k], cases[i].sets[k + 1], &err), &err);
+    }
+    while (verdict.finding_count < 2 && cases[i].findings[verdict.finding_count] != NULL) {
+        findings[verdict.finding_count].check = cases[i].findings[verdict.finding_count];
+        verdict.finding_count++;
+    }
+    if (cases[i].error != NULL) {
+        ranks[1].result.status = CDDP_E_STATE;
+        snprintf(ranks[1].result.error.message, sizeof ranks[1].result.error.message, "%s", cases[i].error);
+    }
+    assert_ok(cd_verdict_measure(plan, NULL, &arena, &verdict, &err), &err);
+    assert_int_equal(verdict.outcome, cases[i].outcome);
+    assert_int_equal(verdict.as_expected, cases[i].as_expected);
+    assert_int_equal(verdict.reason[0] == '\0', cases[i].outcome == CDDP_OUTCOME_VERIFIED);
+    cddp_plan_destroy(plan);
+    cd_arena_fini(&arena);
+}
+
+TEST(expect, a_run_is_measured_against_exactly_what_its_plan_expects)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        measure_case(i);
+    }
+}
+
+TEST(expect, a_run_in_which_no_check_had_anything_to_judge_is_inconclusive)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    cd_arena arena;
+    cddp_verdict verdict = {.size = sizeof verdict};
+    cd_arena_init(&arena, NULL, 4096);
+    assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+    assert_ok(cd_verdict_measure(plan, NULL, &arena, &verdict, &err), &err);
+    assert_int_equal(verdict.outcome, CDDP_OUTCOME_INCONCLUSIVE);
+    cddp_plan_destroy(plan);
+    cd_arena_fini(&arena);
+}
+
+TEST(expect, a_contradiction_is_an_error_unless_the_plan_expects_it)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    cd_arena arena;
+    cddp_verdict verdict = {.size = sizeof verdict};
+    cd_arena_init(&arena, NULL, 4096);
+    assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+    assert_ok(cd_verdict_measure(plan, "a contradicts b", &arena, &verdict, &err), &err);
+    assert_int_equal(verdict.outcome, CDDP_OUTCOME_ERROR);
+    assert_ok(cddp_plan_set(plan, "expect.verdict", "error", &err), &err);
+    assert_ok(cddp_plan_set(plan, "expect.error", "contradicts", &err), &err);
+    assert_ok(cd_verdict_measure(plan, "a contradicts b", &arena, &verdict, &err), &err);
+    assert_int_equal(verdict.outcome, CDDP_OUTCOME_VERIFIED);
+    assert_true(verdict.as_expected);
+    cddp_plan_destroy(plan);
+    cd_arena_fini(&arena);
+}
+
+TEST_MAIN(ROW(expect, a_run_is_measured_against_exactly_what_its_plan_expects),
+          ROW(expect, a_run_in_which_no_check_had_anything_to_judge_is_inconclusive),
+          ROW(expect, a_contradiction_is_an_error_unless_the_plan_expects_it))
