@@ -147,9 +147,11 @@ static void take_compare(state *s, const cddp_event *e)
 
 static void close_window(state *s, const cddp_event *e, rank_facts *r)
 {
-    for (int64_t b = 0; r->calls > r->done && b < r->bucket_count; b++) {
-        const call *c = cd_table_find(&s->calls, CD_KEY(e->rank, b));
-        if (c == NULL || !c->is_open) continue;
+    for (size_t i = 0; r->calls > r->done && i < s->calls.count; i++) {
+        const call *c = cd_table_value(&s->calls, i);
+        const cd_key *key = cd_table_key(&s->calls, i);
+        int64_t b = key->part[1];
+        if (key->part[0] != (int64_t)e->rank || !c->is_open) continue;
         report(s, e, &(breach){b, "never completes for a bucket", "a result before finalisation", "none"});
     }
     r->calls = r->done = 0;

@@ -43,7 +43,8 @@ typedef struct cd_ranks {
     size_t count, capacity;
 } cd_ranks;
 
-#define CD_RANKS_MAX (1u << 20) /* beyond it an event's rank is taken for garbage */
+#define CD_RANKS_MAX (1u << 16) /* beyond it an event's rank is taken for garbage */
+#define CD_IDS_MAX (1 << 20)    /* beyond it a parameter or bucket is */
 
 void cd_ranks_init(cd_ranks *ranks, const cddp_allocator *allocator, size_t item_bytes);
 void cd_ranks_fini(cd_ranks *ranks);

@@ -19,13 +19,14 @@ typedef struct rank_use {
     uint32_t step, micro_step; /* of the first gradient of the window */
     uint64_t sequence;
     int64_t local, global; /* last used_local and used_global; global -1: not read in this window */
-    bool is_seen, has_local;
+    int64_t seen_round;    /* + 1: the window in which a gradient came */
+    bool has_local;
 } rank_use;
 
 /* Rounds count the used maps that a rank made. Every rank makes one per reduction, a joined one as well, whose step
 ** and micro-step stand still; so rounds match across ranks where steps need not. */
 typedef struct rank_facts {
-    int64_t param_count, last_param, round;
+    int64_t last_param, round, window;
 } rank_facts;
 
 typedef struct window_sum {
@@ -66,11 +67,16 @@ static rank_use *use_of(state *s, const cddp_event *e, int64_t param)
 {
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL || param < 0) return NULL;
-    if (param >= r->param_count) r->param_count = param + 1;
     size_t before = s->uses.count;
     rank_use *u = cd_table_add(&s->uses, CD_KEY(e->rank, param));
     if (u != NULL && s->uses.count > before) u->global = -1;
     return u;
+}
+
+static bool is_seen(const state *s, uint32_t rank, const rank_use *u)
+{
+    const rank_facts *r = cd_ranks_find(&s->ranks, rank);
+    return r != NULL && u->seen_round == r->window + 1;
 }
 
 /* U1. */
@@ -91,13 +97,13 @@ static void take_used_local(state *s, const cddp_event *e)
     sum->voters++;
     if (l->used == 0)
         s->unused++;
-    else if (u->is_seen && (u->step != e->step || u->micro_step != e->micro_step))
+    else if (is_seen(s, e->rank, u) && (u->step != e->step || u->micro_step != e->micro_step))
         s->earlier++;
-    if ((l->used != 0) == u->is_seen || !cd_scribe_is_first(&s->scribe, CD_KEY(1, l->param), e)) return;
+    if ((l->used != 0) == is_seen(s, e->rank, u) || !cd_scribe_is_first(&s->scribe, CD_KEY(1, l->param), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
-    if (u->is_seen) cd_finding_add_event(&f, e->rank, u->sequence);
+    if (is_seen(s, e->rank, u)) cd_finding_add_event(&f, e->rank, u->sequence);
     cd_finding_set_parameter(&s->scribe, &f, l->param);
-    if (u->is_seen) {
+    if (is_seen(s, e->rank, u)) {
         CD_SAY(f.title, "rank %u: the used map forgets %s", e->rank, f.parameter);
         CD_SAY(f.expected, "used: it got a gradient at step %u micro-step %u", u->step, u->micro_step);
         CD_SAY(f.actual, "unused");
@@ -136,23 +142,14 @@ static void take_final(state *s, const cddp_event *e)
     cd_scribe_hold(&s->scribe, CD_KEY(4, g->param), &f);
 }
 
-static void close_window(state *s, const cddp_event *e)
-{
-    const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
-    for (int64_t p = 0; r != NULL && p < r->param_count; p++) {
-        rank_use *u = cd_table_find(&s->uses, CD_KEY(e->rank, p));
-        if (u != NULL) u->is_seen = false;
-    }
-}
-
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
     cd_scribe_learn(&s->scribe, e);
     if (e->kind == CDDP_EV_grad_local) {
         rank_use *u = e->as.grad_local.presence != 0 ? use_of(s, e, e->as.grad_local.param) : NULL;
-        if (u == NULL || u->is_seen) return;
-        u->is_seen = true;
+        if (u == NULL || is_seen(s, e->rank, u)) return;
+        u->seen_round = ((const rank_facts *)cd_ranks_find(&s->ranks, e->rank))->window + 1;
         u->step = e->step;
         u->micro_step = e->micro_step;
         u->sequence = e->sequence;
@@ -168,7 +165,8 @@ static void event(void *self, const cddp_event *e)
     } else if (e->kind == CDDP_EV_grad_final) {
         take_final(s, e);
     } else if (e->kind == CDDP_EV_backward_end && e->as.backward_end.finalized) {
-        close_window(s, e);
+        rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+        if (r != NULL) r->window++;
     }
 }
 

@@ -2,6 +2,7 @@
 #include "core/check/check.h"
 
 #include "core/base/alloc.h"
+#include "core/base/prng.h"
 #include "core/check/agree.h"
 #include "core/check/scribe.h"
 #include "core/trace/tracer.h"
@@ -211,6 +212,35 @@ TEST(judge, survives_every_failing_allocation_and_never_calls_it_silence)
     cd_memory_sink_fini(&trace);
 }
 
+/* A store may hold anything. Whatever the fields say, judging ends and touches nothing that is not there. */
+TEST(judge, survives_garbage)
+{
+    (void)state;
+    static const int64_t odd[] = {-1, 0, 1, 2, 3, 64, 1 << 25, INT64_MAX, INT64_MIN, INT64_MAX - 1};
+    static const char *const texts[] = {NULL, "", "ddp.find_unused_parameters=true", "world", "hook.name=x"};
+    cd_prng prng = cd_prng_seed(cd_test_seed());
+    for (int round = 0; round < 10; round++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_judge *judge = NULL;
+        assert_ok(cd_judge_create(&(cd_judge_options){0}, &judge, &err), &err);
+        for (uint64_t i = 0; i < 3000; i++) {
+            cddp_event e = {
+                .sequence = i, .time_ns = cd_prng_below(&prng, 50), .step = (uint32_t)cd_prng_below(&prng, 4)};
+            e.kind = (uint16_t)cd_prng_below(&prng, CDDP_EV_COUNT + 1);
+            e.rank = cd_prng_chance(&prng, 1, 50) ? UINT32_MAX - (uint32_t)cd_prng_below(&prng, 2)
+                                                  : (uint32_t)cd_prng_below(&prng, 5);
+            e.text = texts[cd_prng_below(&prng, 5)];
+            for (size_t f = 0; f < CDDP_EVENT_FIELDS; f++)
+                e.as.field[f] =
+                    cd_prng_chance(&prng, 3, 4) ? (int64_t)cd_prng_below(&prng, 4) : odd[cd_prng_below(&prng, 10)];
+            cd_judge_get_sink(judge)->event(cd_judge_get_sink(judge)->self, &e);
+        }
+        assert_ok(cd_judge_end(judge, &err), &err);
+        assert_true(cd_judge_finding_count(judge) > 0);
+        cd_judge_destroy(judge);
+    }
+}
+
 /* ---- merging ---- */
 
 typedef struct order_check {
@@ -259,5 +289,5 @@ TEST_MAIN(ROW(table, keeps_every_value_through_growth_and_walks_in_order_of_inse
           ROW(judge, shows_everything_to_a_check_that_names_no_kinds),
           ROW(judge, refuses_a_check_without_its_functions),
           ROW(judge, keeps_the_earliest_findings_of_many_and_counts_all), ROW(judge, handles_a_thousand_ranks),
-          ROW(judge, survives_every_failing_allocation_and_never_calls_it_silence),
+          ROW(judge, survives_every_failing_allocation_and_never_calls_it_silence), ROW(judge, survives_garbage),
           ROW(merge, orders_by_time_rank_and_sequence))
