@@ -228,7 +228,9 @@ static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *e
         cd_test_row("%s %s", cases[i].hook->name, cases[i].options != NULL ? cases[i].options : "");
         void *self = NULL;
         cddp_error inner = CDDP_ERROR_INIT;
-        drive asked = {.hook = cases[i].hook, .options = cases[i].options};
+        static drive asked; /* too large for a rank's stack */
+        asked.hook = cases[i].hook;
+        asked.options = cases[i].options;
         assert_fails(drive_make(&asked, rank, group, &self, &inner), CDDP_E_CONFIG, &inner, cases[i].words);
         assert_null(self);
     }
