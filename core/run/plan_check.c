@@ -69,6 +69,13 @@ static void check_settings(contradictions *c, const cddp_plan_settings *s)
     if (s->hook.name == NULL && (s->hook.options != NULL || s->hook.inner != NULL)) {
         tell(c, "hook.name", "hook.%s is given but no hook.name", s->hook.options != NULL ? "options" : "inner");
     }
+    if (s->hook.name != NULL && (s->hook.comm_hook != 0 || s->hook.comm_wrapper != 0)) {
+        tell(c, "hook.comm_hook", "hook.name and hook.comm_hook both choose the hook: give one of them");
+    }
+    if (s->hook.comm_state_option != NULL && s->hook.comm_hook < 3) {
+        tell(c, "hook.comm_state_option",
+             "hook.comm_state_option belongs to hook.comm_hook = \"power_sgd\" or \"batched_power_sgd\" (ACC-03)");
+    }
     if (s->train.checkpoint_step > s->train.steps) {
         tell(c, "train.checkpoint_step", "train.checkpoint_step = %llu lies behind train.steps = %llu",
              (unsigned long long)s->train.checkpoint_step, (unsigned long long)s->train.steps);

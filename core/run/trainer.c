@@ -127,9 +127,34 @@ static cddp_status find_hook(const cd_trainer *t, const char *name, const cddp_h
     return *hook != NULL ? CDDP_OK : cd_fail(err, CDDP_E_CONFIG, "there is no communication hook '%s'", name);
 }
 
+/* ACC-03: what Accelerate's words choose. "no" registers nothing, even with a wrapper. */
+static cddp_plan_hook translate_hook(const cddp_plan_hook *planned)
+{
+    static const char *const hooks[] = {NULL, "fp16_compress", "bf16_compress", "powersgd", "batched_powersgd"};
+    static const char *const wrappers[] = {NULL, "fp16_compress_wrapper", "bf16_compress_wrapper"};
+    if (planned->comm_hook == 0) {
+        return *planned;
+    }
+    const char *chosen = hooks[planned->comm_hook], *wrapper = wrappers[planned->comm_wrapper];
+    return (cddp_plan_hook){.name = wrapper != NULL ? wrapper : chosen, .inner = wrapper != NULL ? chosen : NULL,
+                            .options = planned->comm_state_option};
+}
+
+/* The dtype that reductions declare: a wrapped hook that casts has the last word. */
+static void tell_wire_policy(cd_trainer *t)
+{
+    const cddp_hook *last = t->inner_hook != NULL && t->inner_hook->wire_dtype != 0 ? t->inner_hook : t->hook;
+    for (uint32_t dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++) {
+        if (last->wire_dtype == CDDP_DTYPE_BIT(dtype)) {
+            t->wire = (cddp_dtype)dtype;
+            CD_EMIT(t->tracer, policy, last->name, .site = 0, .dtype = dtype);
+        }
+    }
+}
+
 static cddp_status register_hook(cd_trainer *t, cddp_error *err)
 {
-    const cddp_plan_hook *planned = &t->settings.hook;
+    const cddp_plan_hook chosen = translate_hook(&t->settings.hook), *planned = &chosen;
     t->hook = t->inner_hook = NULL;
     t->wire = CDDP_DTYPE_COUNT;
     if (planned->name == NULL) {
@@ -143,12 +168,7 @@ static cddp_status register_hook(cd_trainer *t, cddp_error *err)
         return cd_fail(err, CDDP_E_CONFIG, "hook '%s' is not linear: device symbol cannot express what it does", planned->name);
     }
     CD_TRY(cddp_ddp_register_comm_hook(t->ddp, t->hook, t->inner_hook, planned->options, err));
-    for (uint32_t dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++) {
-        if (t->hook->wire_dtype == CDDP_DTYPE_BIT(dtype)) {
-            t->wire = (cddp_dtype)dtype;
-            CD_EMIT(t->tracer, policy, t->hook->name, .site = 0, .dtype = dtype);
-        }
-    }
+    tell_wire_policy(t);
     return CDDP_OK;
 }
 

@@ -72,6 +72,9 @@ typedef struct cddp_plan_hook {
     const char *name;    /* NULL: none, the reducer divides and all-reduces */
     const char *options; /* "key=value,…" or NULL */
     const char *inner;   /* wrappers: the wrapped hook; else NULL */
+    int64_t comm_hook;    /* 0 no, 1 fp16, 2 bf16, 3 power_sgd, 4 batched_power_sgd (ACC-01); in place of name */
+    int64_t comm_wrapper; /* 0 no, 1 fp16, 2 bf16 */
+    const char *comm_state_option; /* of the PowerSGD hooks, or NULL */
 } cddp_plan_hook;
 
 typedef struct cddp_plan_train {
