@@ -1,25 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-BUFEQ: after buffers were synchronised, every rank enters forward with the authority's values.
+/* I-BUFEQ: after buffers were synchronised, every rank enters forward with the authority's values, and the authority is
+** the right one: rank 0, or the largest active rank under join; at the end of join the largest last joiner.
 **
-** Judged from   buffer_sync before a forward, then value of a buffer at moment 2 (forward entry).
+** Judged from   buffer_sync before a forward, then value of a buffer at moment 2 (forward entry); the root of the
+**               broadcast before buffer_sync and before join_end; last_joiner of every join_end.
 ** Exercised     two ranks told the content of a buffer at the entry of a forward that had synchronised.
-** Blame         the ranks that differ from the authority.
+** Blame         the ranks that differ from the authority; for a wrong authority, the ranks that follow it.
 ** Limits        forwards that do not synchronise (inside no_sync, and the first one after it, BUF-05) may differ by
 **               right; ignored buffers too. A custom buffer hook after the forward is not judged here.
 */
 #include "core/check/scribe.h"
 
+#include "cddp/backend.h"
+
 typedef struct rank_facts {
     int64_t authority;
-    uint32_t step, micro_step, forward;
-    bool is_synced, has_begun;
+    int64_t last_root; /* of the last broadcast posted; -1: none yet */
+    uint32_t step, micro_step, forward, joins;
+    bool is_synced, has_begun, has_join;
 } rank_facts;
+
+/* The end of a join context, over all ranks. */
+typedef struct join_facts {
+    int64_t largest_last_joiner; /* -1: none seen */
+    cddp_event first;            /* the earliest join_end, for its place and its authority */
+} join_facts;
 
 typedef struct state {
     cd_scribe scribe;
     cd_agree buffers; /* (step and micro-step, forward, buffer) → presence, digest */
     cd_ranks ranks;   /* of rank_facts */
     cd_table ignored; /* buffer → 1 */
+    cd_table joins;   /* number of the join context → join_facts */
     bool has_digest;
 } state;
 
@@ -31,6 +43,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->buffers, context->allocator);
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->joins, context->allocator, sizeof(join_facts));
     return CDDP_OK;
 }
 
@@ -43,6 +56,57 @@ static void take_value(state *s, const cddp_event *e, const rank_facts *r)
     const cd_key *key = CD_KEY(e->step, e->micro_step, r->forward, v->id);
     cd_agree_push(&s->buffers, &(cd_statement){.key = key, CD_SAYS(v->presence, v->digest)}, e);
     if (r->authority >= 0) cd_agree_set_authority(&s->buffers, key, (uint32_t)r->authority);
+}
+
+/* What the values come from must be who has the authority, and without join that is rank 0 (BUF-03, JON-07, JON-12). */
+static void judge_authority(state *s, const cddp_event *e, const rank_facts *r, int64_t authority)
+{
+    bool other_root = authority >= 0 && r->last_root >= 0 && r->last_root != authority;
+    bool not_zero = authority > 0 && !r->has_join;
+    const cd_key *key = CD_KEY(e->kind, other_root);
+    if ((!other_root && !not_zero) || !cd_scribe_is_first(&s->scribe, key, e)) return;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    const char *what = e->kind == CDDP_EV_join_end ? "the state at the end of join" : "buffers";
+    if (other_root) {
+        CD_SAY(f.title, "%s came from rank %lld although rank %lld has the authority", what, (long long)r->last_root, (long long)authority);
+        CD_SAY(f.expected, "a broadcast from rank %lld", (long long)authority);
+        CD_SAY(f.actual, "a broadcast from rank %lld", (long long)r->last_root);
+    } else {
+        CD_SAY(f.title, "rank %lld was given the authority over %s", (long long)authority, what);
+        CD_SAY(f.expected, "rank 0: without join nobody else has it");
+        CD_SAY(f.actual, "rank %lld", (long long)authority);
+    }
+    CD_SAY(f.advice, "whose values are broadcast is a contract: rank 0, or under join the largest active rank");
+    cd_scribe_hold(&s->scribe, key, &f);
+}
+
+static void take_join_end(state *s, const cddp_event *e, rank_facts *r)
+{
+    const cddp_event_join_end *j = &e->as.join_end;
+    bool is_new = cd_table_find(&s->joins, CD_KEY(r->joins)) == NULL;
+    join_facts *facts = cd_table_add(&s->joins, CD_KEY(r->joins));
+    r->joins++;
+    judge_authority(s, e, r, j->authority);
+    if (facts == NULL) return;
+    if (is_new) *facts = (join_facts){.largest_last_joiner = -1, .first = *e};
+    if (j->last_joiner != 0 && (int64_t)e->rank > facts->largest_last_joiner) facts->largest_last_joiner = (int64_t)e->rank;
+}
+
+/* JON-12: among those that ran longest the largest rank hands its state on. */
+static void judge_joins(state *s)
+{
+    for (uint32_t i = 0;; i++) {
+        const join_facts *facts = cd_table_find(&s->joins, CD_KEY(i));
+        if (facts == NULL) return;
+        int64_t authority = facts->first.as.join_end.authority;
+        if (facts->largest_last_joiner < 0 || facts->largest_last_joiner == authority) continue;
+        cddp_finding f = cd_finding_at(&s->scribe, &facts->first);
+        CD_SAY(f.title, "rank %lld hands its state on at the end of join, not rank %lld", (long long)authority, (long long)facts->largest_last_joiner);
+        CD_SAY(f.expected, "rank %lld, the largest of those that ran longest", (long long)facts->largest_last_joiner);
+        CD_SAY(f.actual, "rank %lld", (long long)authority);
+        CD_SAY(f.advice, "what the longest-running ranks learnt since would be lost");
+        cd_scribe_report(&s->scribe, &f);
+    }
 }
 
 static void event(void *self, const cddp_event *e)
@@ -58,11 +122,18 @@ static void event(void *self, const cddp_event *e)
     if (r == NULL) return;
     if (e->kind == CDDP_EV_forward_begin) {
         bool same = r->has_begun && r->step == e->step && r->micro_step == e->micro_step;
-        *r = (rank_facts){
-            .step = e->step, .micro_step = e->micro_step, .forward = same ? r->forward + 1 : 0, .has_begun = true};
+        *r = (rank_facts){.step = e->step, .micro_step = e->micro_step, .forward = same ? r->forward + 1 : 0, .has_begun = true,
+                          .last_root = -1, .joins = r->joins, .has_join = r->has_join};
     } else if (e->kind == CDDP_EV_buffer_sync && e->as.buffer_sync.location == 0) {
         r->is_synced = true;
         r->authority = e->as.buffer_sync.authority;
+        judge_authority(s, e, r, r->authority);
+    } else if (e->kind == CDDP_EV_collective_post && e->as.collective_post.op == CDDP_OP_BROADCAST) {
+        r->last_root = e->as.collective_post.root;
+    } else if (e->kind == CDDP_EV_join_notify) {
+        r->has_join = true;
+    } else if (e->kind == CDDP_EV_join_end) {
+        take_join_end(s, e, r);
     } else if (e->kind == CDDP_EV_value) {
         take_value(s, e, r);
     }
@@ -72,6 +143,7 @@ static void end(void *self)
 {
     state *s = self;
     if (s == NULL) return;
+    judge_joins(s);
     if (s->has_digest && s->buffers.shared_count > 0)
         cd_scribe_exercise(&s->scribe, "%llu buffers compared at forward entry",
                            (unsigned long long)s->buffers.shared_count);
@@ -92,10 +164,12 @@ static void end(void *self)
     cd_agree_fini(&s->buffers);
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->ignored);
+    cd_table_fini(&s->joins);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_buffer, CDDP_EV_forward_begin, CDDP_EV_buffer_sync, CDDP_EV_value};
+static const uint16_t kinds[] = {CDDP_EV_buffer,          CDDP_EV_forward_begin, CDDP_EV_buffer_sync, CDDP_EV_value,
+                                 CDDP_EV_collective_post, CDDP_EV_join_notify,   CDDP_EV_join_end};
 
 CD_CHECK_TABLE(bufeq, "I-BUFEQ", "buffers are the authority's at forward entry",
-               "At forward entry each live buffer equals the authority's value.");
+               "At forward entry each live buffer equals the authority's value, and the authority is the right rank.");

@@ -2,6 +2,7 @@
 /* One corruption per function; each sees every event of the fixture on its way into the trace. */
 #include "tests/mutants/mutations.h"
 
+#include "cddp/backend.h"
 #include "core/base/hash.h"
 #include "core/trace/codes.h"
 #include "core/trace/tracer.h"
@@ -169,6 +170,22 @@ static bool mutate_order_posts_less(cddp_event *e)
 static bool mutate_bufeq_reassigned(cddp_event *e)
 {
     if (IS_VALUE(e, 1, 1, 1, MOMENT_FORWARD, 0) && e->micro_step == 0) corrupt(&e->as.value.digest);
+    return true;
+}
+
+/* Every rank agrees, on the wrong one. */
+static bool mutate_bufeq_wrong_root(cddp_event *e)
+{
+    bool is_broadcast = e->kind == CDDP_EV_collective_post && e->as.collective_post.op == CDDP_OP_BROADCAST;
+    if (is_broadcast && e->step == 1) e->as.collective_post.root = 1;
+    return true;
+}
+
+static bool mutate_bufeq_wrong_authority(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_buffer_sync && e->as.buffer_sync.location == 0) e->as.buffer_sync.authority = 1;
+    if (e->kind == CDDP_EV_collective_post && e->as.collective_post.op == CDDP_OP_BROADCAST && e->as.collective_post.numel == 2)
+        e->as.collective_post.root = 1;
     return true;
 }
 
