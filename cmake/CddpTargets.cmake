@@ -195,4 +195,8 @@ function(cddp_test_properties name timeout labels)
     math(EXPR timeout "${timeout} * 4")
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} LABELS "${labels}" SKIP_RETURN_CODE 77)
+  if(CDDP_SANITIZE MATCHES "thread")
+    set_tests_properties(${name} PROPERTIES
+      ENVIRONMENT "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp:halt_on_error=1")
+  endif()
 endfunction()
