@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hook-conformance: the battery of hook_battery.c over a hook of this build or of a plugin, and its report card. */
+#include "cddp/cddp.h"
+#include "cli/hook_battery.h"
+#include "cli/plugins.h"
+#include "core/base/error.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+static cddp_status find_hook(const cd_cli *cli, const char *name, const cddp_hook **hook, cddp_error *err)
+{
+    *hook = cddp_registry_find_hook(cli->registry, name);
+    if (*hook == NULL)
+        return cd_fail(err, CDDP_E_ARG, "there is no communication hook '%s'; `cddp-verify list hooks` shows those there are", name);
+    return CDDP_OK;
+}
+
+static cddp_status find_subject(const cd_cli *cli, cd_hook_subject *subject, cddp_error *err)
+{
+    const char *inner = cd_args_text(cli->args, CD_OPTION_inner, NULL);
+    if (cli->args->operand_count != 1)
+        return cd_fail(err, CDDP_E_ARG, "which hook? name one; `cddp-verify list hooks` shows those there are");
+    CD_TRY(find_hook(cli, cli->args->operands[0], &subject->hook, err));
+    if (inner != NULL) CD_TRY(find_hook(cli, inner, &subject->inner, err));
+    subject->options = cd_args_text(cli->args, CD_OPTION_hook_options, NULL);
+    return CDDP_OK;
+}
+
+static void put_line(cd_text *text, const cd_hook_card *card, cd_hook_law law)
+{
+    const cd_hook_line *line = &card->lines[law];
+    bool failed = line->failed_count > 0;
+    cd_text_style(text, failed ? CD_STYLE_RED : line->case_count == 0 ? CD_STYLE_YELLOW : CD_STYLE_GREEN, "  %-8s",
+                  failed ? "FAILED" : line->case_count == 0 ? "without" : "passed");
+    cd_text_printf(text, "%-14s%s (%" PRIu32 " case%s)\n", cd_hook_law_name(law), cd_hook_law_title(law), line->case_count,
+                   line->case_count == 1 ? "" : "s");
+    if (!failed) return;
+    cd_text_push(text, "            ");
+    cd_text_wrap(text, line->first, 12, 110);
+}
+
+static void put_traits(cd_text *text, const cd_hook_subject *subject, const cd_hook_card *card)
+{
+    uint32_t flags = subject->hook->flags | (subject->inner != NULL ? subject->inner->flags & CDDP_HOOK_STATEFUL : 0);
+    cd_text_printf(text, "  %s, %s", card->is_exact ? "exact: the plain all-reduce bit for bit" : "lossy",
+                   flags & CDDP_HOOK_STATEFUL ? "stateful" : "without saved state");
+    if (!card->is_exact) cd_text_printf(text, ", off by up to %.2g of the largest mean in one step", card->worst_relative);
+    if (isfinite(card->bytes_factor)) cd_text_printf(text, ", %.2f times fewer bytes than the plain all-reduce\n", card->bytes_factor);
+    else cd_text_push(text, ", sends nothing\n");
+    for (uint32_t d = 0; d < CDDP_DTYPE_COUNT; d++)
+        if (card->refused & CDDP_DTYPE_BIT(d)) cd_text_printf(text, "  does not take %s\n", cddp_dtype_name((cddp_dtype)d));
+}
+
+static int report(const cd_cli *cli, const cd_hook_subject *subject, const cd_hook_card *card)
+{
+    uint32_t cases = 0, failed = 0;
+    cd_text text;
+    cd_text_init(&text, cli->color_out);
+    for (int law = 0; law < CD_LAW_COUNT; law++) {
+        cases += card->lines[law].case_count;
+        failed += card->lines[law].failed_count > 0;
+        put_line(&text, card, (cd_hook_law)law);
+    }
+    put_traits(&text, subject, card);
+    bool good = failed == 0 && card->lines[CD_LAW_RUNS].case_count > 0;
+    cd_text_style(&text, good ? CD_STYLE_GREEN : CD_STYLE_RED, good ? "conforms" : "does not conform");
+    cd_text_printf(&text, "  hook %s%s%s%s: %" PRIu32 " cases", subject->hook->name, subject->inner != NULL ? " around " : "",
+                   subject->inner != NULL ? subject->inner->name : "", subject->options != NULL ? " with options" : "", cases);
+    if (failed > 0) cd_text_printf(&text, ", %" PRIu32 " law%s broken", failed, failed == 1 ? "" : "s");
+    if (card->lines[CD_LAW_RUNS].case_count == 0) cd_text_push(&text, ", takes no dtype at all");
+    cd_text_push(&text, "\n");
+    int exit_code = cd_cli_write(cli, &text, good ? CD_EXIT_VERIFIED : CD_EXIT_FINDINGS);
+    cd_text_fini(&text);
+    return exit_code;
+}
+
+int cd_command_hook_conformance(cd_cli *cli)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_hook_subject subject = {NULL, NULL, NULL};
+    cd_hook_card card;
+    cddp_status status = find_subject(cli, &subject, &err);
+    if (status == CDDP_OK) status = cd_hook_battery_run(&subject, &card, &err);
+    return status == CDDP_OK ? report(cli, &subject, &card) : cd_cli_fail(cli, &err);
+}

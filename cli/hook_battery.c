@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which trials are run, and what is asked of their numbers.
+**
+** Gradients are multiples of 1/4 up to 2, so that sums of 8 of them are exact in every dtype: where a hook differs
+** from the plain all-reduce, it is the hook. Some laws compare a hook with itself (one rank with many, one layout with
+** another, a resumed run with a straight one), because that needs no knowledge of what it does.
+*/
+#include "cli/hook_battery.h"
+
+#include "cli/hook_trial.h"
+#include "core/base/error.h"
+#include "core/hooks/hook.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SHORT 10 /* steps, of which 4 bring gradients */
+#define LONG 60  /* the same, then time to send what is owed */
+#define ACTIVE 4
+#define ALIKE_TOLERANCE 0.02   /* of the largest value: a wrong divisor is off by a factor, casts by 2^-8 */
+#define REBUILD_TOLERANCE 0.02
+
+static const struct {
+    const char *name, *title;
+} laws[CD_LAW_COUNT] = {
+    [CD_LAW_RUNS] = {"runs", "comes to an end on every rank, with a result as large as the bucket"},
+    [CD_LAW_UNTOUCHED] = {"untouched", "writes nowhere but into its bucket, and never after completion"},
+    [CD_LAW_REPLICAS] = {"replicas", "all ranks get the same bits"},
+    [CD_LAW_AGAIN] = {"deterministic", "the same run gives the same bits"},
+    [CD_LAW_ORDER] = {"order", "any order of completion gives the same bits"},
+    [CD_LAW_DECLARED] = {"declared", "what is not the plain all-reduce bit for bit is declared lossy"},
+    [CD_LAW_DIVISOR] = {"divisor", "ranks that are alike give what one rank gives"},
+    [CD_LAW_ARRIVES] = {"arrives", "every element gets through in the end, at about its size"},
+    [CD_LAW_PHASE] = {"phase", "all buckets of a backward are in the same phase"},
+    [CD_LAW_RANGE] = {"range", "large gradients do not overflow by being summed before they are divided"},
+    [CD_LAW_RESUME] = {"resume", "saved, made anew and loaded it goes on bit for bit"},
+    [CD_LAW_REBUILD] = {"rebuild", "what is owed follows its parameter into other buckets"},
+    [CD_LAW_BYTES] = {"bytes", "no more bytes travel than the declared wire dtype takes"},
+};
+
+const char *cd_hook_law_name(cd_hook_law law)
+{
+    return laws[law].name;
+}
+
+const char *cd_hook_law_title(cd_hook_law law)
+{
+    return laws[law].title;
+}
+
+typedef struct battery {
+    const cd_hook_subject *subject;
+    cd_hook_card *card;
+    cd_trial_result *a, *b; /* of the trial at hand, and of what it is compared with */
+} battery;
+
+
+/* A case of a law; format NULL: it held. */
+static void judge(battery *t, cd_hook_law law, const char *format, ...)
+{
+    cd_hook_line *line = &t->card->lines[law];
+    line->case_count++;
+    if (format == NULL || line->failed_count++ > 0) {
+        return;
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line->first, sizeof line->first, format, arguments);
+    va_end(arguments);
+}
+
+static cd_trial trial_of(const battery *t, uint32_t ranks, uint32_t steps, cddp_dtype dtype)
+{
+    return (cd_trial){.hook = t->subject->hook, .inner = t->subject->inner, .options = t->subject->options, .ranks = ranks, .steps = steps,
+                      .active_steps = ACTIVE, .dtype = dtype};
+}
+
+static cddp_status run_plain(battery *t, const cd_trial *like, cddp_error *err)
+{
+    cd_trial plain = *like;
+    plain.hook = &cd_hook_allreduce;
+    plain.inner = NULL;
+    plain.options = NULL;
+    CD_TRY(cd_trial_run(&plain, t->b, err));
+    return CDDP_OK;
+}
+
+/* ---- what is asked of numbers ---- */
+
+static bool same_bits(double x, double y)
+{
+    return memcmp(&x, &y, sizeof x) == 0;
+}
+
+/* Compares results of two runs rank by rank; at names the first difference. */
+static bool results_are_equal(const cd_trial *trial, const cd_trial_result *a, const cd_trial_result *b, char *at, size_t at_bytes)
+{
+    for (uint32_t s = 0; s < trial->steps; s++)
+        for (uint32_t r = 0; r < trial->ranks; r++)
+            for (int64_t e = 0; e < a->numel; e++) {
+                if (same_bits(a->out[r][s][e], b->out[r][s][e])) continue;
+                snprintf(at, at_bytes, "%s, %u ranks: rank %u, step %u, element %lld is %.9g, not %.9g", cddp_dtype_name(trial->dtype),
+                         trial->ranks, r, s, (long long)e, a->out[r][s][e], b->out[r][s][e]);
+                return false;
+            }
+    return true;
+}
+
+static double mean_of(const cd_trial *trial, const cd_trial_result *r, uint32_t step, int64_t element)
+{
+    double sum = 0.0;
+    for (uint32_t k = 0; k < trial->ranks; k++) sum += r->in[k][step][element];
+    return sum / trial->ranks;
+}
+
+static double total_out(const cd_trial *trial, const cd_trial_result *r, int64_t element)
+{
+    double sum = 0.0;
+    for (uint32_t s = 0; s < trial->steps; s++) sum += r->out[0][s][element];
+    return sum;
+}
+
+static double total_mean(const cd_trial *trial, const cd_trial_result *r, int64_t element)
+{
+    double sum = 0.0;
+    for (uint32_t s = 0; s < trial->steps; s++) sum += mean_of(trial, r, s, element);
+    return sum;
+}
+
+/* How far all that came out is from all that went in, as a part of the largest of it. */
+static double drift(const cd_trial *trial, const cd_trial_result *r)
+{
+    double off = 0.0, largest = 0.0;
+    for (int64_t e = 0; e < r->numel; e++) {
+        double difference = fabs(total_out(trial, r, e) - total_mean(trial, r, e));
+        off = difference > off || isnan(difference) ? difference : off;
+        largest = fmax(largest, fabs(total_mean(trial, r, e)));
+    }
+    return off / largest;
+}
+
+/* ---- the laws ---- */
+
+/* What holds for every trial. False: it did not come to an end. */
+static bool judge_run(battery *t, const cd_trial *trial, const cd_trial_result *r)
+{
+    if (r->refused) {
+        t->card->refused |= CDDP_DTYPE_BIT(trial->dtype);
+        return false;
+    }
+    const char *failure = r->failure[0] != '\0' ? r->failure : r->shape;
+    if (failure[0] != '\0') judge(t, CD_LAW_RUNS, "%s: %s", cddp_dtype_name(trial->dtype), failure);
+    else judge(t, CD_LAW_RUNS, NULL);
+    if (r->damage[0] != '\0') judge(t, CD_LAW_UNTOUCHED, "%s", r->damage);
+    else judge(t, CD_LAW_UNTOUCHED, NULL);
+    return failure[0] == '\0';
+}
+
+static void judge_replicas(battery *t, const cd_trial *trial)
+{
+    if ((t->subject->hook->flags & CDDP_HOOK_NO_COMM) != 0) return;
+    for (uint32_t s = 0; s < trial->steps; s++)
+        for (uint32_t r = 1; r < trial->ranks; r++)
+            for (int64_t e = 0; e < t->a->numel; e++) {
+                if (same_bits(t->a->out[r][s][e], t->a->out[0][s][e])) continue;
+                judge(t, CD_LAW_REPLICAS, "%s, step %u, element %lld: rank 0 has %.9g, rank %u of %u has %.9g", cddp_dtype_name(trial->dtype), s,
+                      (long long)e, t->a->out[0][s][e], r, trial->ranks, t->a->out[r][s][e]);
+                return;
+            }
+    judge(t, CD_LAW_REPLICAS, NULL);
+}
+
+static void judge_declared(battery *t, const cd_trial *trial)
+{
+    char at[200];
+    bool exact = results_are_equal(trial, t->a, t->b, at, sizeof at);
+    uint32_t flags = t->subject->hook->flags;
+    t->card->is_exact = t->card->is_exact && exact;
+    bool may_differ = (flags & (CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM)) != 0 && (flags & CDDP_HOOK_EXACT) == 0;
+    if (exact || may_differ) judge(t, CD_LAW_DECLARED, NULL);
+    else judge(t, CD_LAW_DECLARED, "%s", at);
+}
+
+static cddp_status try_same_again(battery *t, const cd_trial *trial, cddp_error *err)
+{
+    char at[200];
+    for (uint64_t schedule = 0; schedule < 4; schedule++) {
+        cd_trial again = *trial;
+        again.schedule = schedule;
+        CD_TRY(cd_trial_run(&again, t->b, err));
+        cd_hook_law law = schedule == 0 ? CD_LAW_AGAIN : CD_LAW_ORDER;
+        if (t->b->failure[0] != '\0') judge(t, law, "%s", t->b->failure);
+        else if (!results_are_equal(trial, t->b, t->a, at, sizeof at)) judge(t, law, "%s", at);
+        else judge(t, law, NULL);
+    }
+    return CDDP_OK;
+}
+
+/* Every dtype × world size, with and without an empty parameter. */
+static cddp_status try_worlds(battery *t, cddp_error *err)
+{
+    static const uint32_t sizes[] = {1, 2, 3, 5, 8};
+    static const cddp_dtype dtypes[] = {CDDP_F32, CDDP_F64, CDDP_F16, CDDP_BF16};
+    for (size_t d = 0; d < 4; d++)
+        for (size_t w = 0; w < 10; w++) {
+            cd_trial trial = trial_of(t, sizes[w / 2], SHORT, dtypes[d]);
+            trial.empty_vector = w % 2 == 1;
+            CD_TRY(cd_trial_run(&trial, t->a, err));
+            if (!judge_run(t, &trial, t->a)) continue;
+            judge_replicas(t, &trial);
+            CD_TRY(run_plain(t, &trial, err));
+            judge_declared(t, &trial);
+            if (!trial.empty_vector) CD_TRY(try_same_again(t, &trial, err));
+        }
+    return CDDP_OK;
+}
+
+static bool runs(const cd_trial_result *r)
+{
+    return r->failure[0] == '\0' && r->shape[0] == '\0';
+}
+
+static cddp_status try_divisor(battery *t, uint32_t ranks, cddp_error *err)
+{
+    cd_trial one = trial_of(t, 1, SHORT, CDDP_F32), many = trial_of(t, ranks, SHORT, CDDP_F32);
+    one.values = many.values = CD_TRIAL_ALIKE;
+    CD_TRY(cd_trial_run(&one, t->b, err));
+    CD_TRY(cd_trial_run(&many, t->a, err));
+    if (!runs(t->a) || !runs(t->b)) return CDDP_OK; /* try_worlds says so */
+    double largest = 0.0;
+    for (uint32_t s = 0; s < SHORT; s++)
+        for (int64_t e = 0; e < t->b->numel; e++) largest = fmax(largest, fabs(t->b->out[0][s][e]));
+    for (uint32_t s = 0; s < SHORT; s++)
+        for (int64_t e = 0; e < t->b->numel; e++) {
+            double off = fabs(t->a->out[0][s][e] - t->b->out[0][s][e]);
+            if (off <= ALIKE_TOLERANCE * largest) continue;
+            judge(t, CD_LAW_DIVISOR, "step %u, element %lld: one rank gets %.6g, %u ranks with the same gradients get %.6g", s, (long long)e,
+                  t->b->out[0][s][e], ranks, t->a->out[0][s][e]);
+            return CDDP_OK;
+        }
+    judge(t, CD_LAW_DIVISOR, NULL);
+    return CDDP_OK;
+}
+
+static void judge_arrival(battery *t, const cd_trial *trial)
+{
+    double energy = 0.0, kept = 0.0;
+    for (int64_t e = 0; e < t->a->numel; e++) {
+        double in = total_mean(trial, t->a, e), out = total_out(trial, t->a, e);
+        bool silent = in != 0.0;
+        energy += in * in;
+        kept += in * out;
+        for (uint32_t s = 0; s < trial->steps; s++) silent = silent && t->a->out[0][s][e] == 0.0;
+        if (silent) {
+            judge(t, CD_LAW_ARRIVES, "element %lld is 0 in all %u steps, although its gradients sum to %.6g", (long long)e, trial->steps, in);
+            return;
+        }
+    }
+    if (!(kept >= 0.05 * energy && kept <= 1.5 * energy))
+        judge(t, CD_LAW_ARRIVES, "of what went in, %.3g times as much came out", kept / energy);
+    else judge(t, CD_LAW_ARRIVES, NULL);
+}
+
+/* The first step at which a bucket is clearly not the mean; the number of steps when it always is. */
+static uint32_t first_lossy(const battery *t, const cd_trial *trial, uint32_t bucket)
+{
+    for (uint32_t s = 0; s < ACTIVE; s++)
+        for (uint32_t p = 0; p < CD_TRIAL_PARAMETERS; p++) {
+            int64_t numel, from = cd_trial_offset(trial, p, &numel);
+            for (int64_t e = from; e < from + numel && cd_trial_bucket_of(trial, p, s) == bucket; e++)
+                if (!(fabs(t->a->out[0][s][e] - mean_of(trial, t->a, s, e)) <= 1e-3)) return s;
+        }
+    return trial->steps;
+}
+
+static void judge_phase(battery *t, const cd_trial *trial)
+{
+    uint32_t first[2] = {first_lossy(t, trial, 0), first_lossy(t, trial, 1)};
+    bool begins_exact = first[0] > 0 && first[1] > 0, both = first[0] < trial->steps && first[1] < trial->steps;
+    if (begins_exact && both && first[0] != first[1])
+        judge(t, CD_LAW_PHASE, "bucket 0 is exact before step %u, bucket 1 before step %u: count backwards on the last bucket", first[0], first[1]);
+    else judge(t, CD_LAW_PHASE, NULL);
+}
+
+static void measure_loss(battery *t, const cd_trial *trial)
+{
+    for (uint32_t s = 0; s < ACTIVE; s++) {
+        double off = 0.0, largest = 0.0;
+        for (int64_t e = 0; e < t->a->numel; e++) {
+            off = fmax(off, fabs(t->a->out[0][s][e] - mean_of(trial, t->a, s, e)));
+            largest = fmax(largest, fabs(mean_of(trial, t->a, s, e)));
+        }
+        t->card->worst_relative = fmax(t->card->worst_relative, off / largest);
+    }
+}
+
+static void judge_bytes(battery *t, const cd_trial *trial)
+{
+    uint32_t wire = t->subject->inner == NULL ? t->subject->hook->wire_dtype : 0;
+    t->card->bytes_factor = t->a->bytes > 0 ? (double)t->b->bytes / (double)t->a->bytes : INFINITY;
+    for (uint32_t d = 0; d < CDDP_DTYPE_COUNT; d++) {
+        if (wire != CDDP_DTYPE_BIT(d)) continue;
+        uint64_t most = (uint64_t)trial->steps * (uint64_t)t->a->numel * cddp_dtype_bytes((cddp_dtype)d);
+        if (t->a->bytes > most)
+            judge(t, CD_LAW_BYTES, "%llu bytes travelled; %u steps of %lld elements of %s are %llu", (unsigned long long)t->a->bytes, trial->steps,
+                  (long long)t->a->numel, cddp_dtype_name((cddp_dtype)d), (unsigned long long)most);
+        else judge(t, CD_LAW_BYTES, NULL);
+    }
+}
+
+/* A long run on two ranks, and the same with other buckets from the third step on. */
+static cddp_status try_long_run(battery *t, cddp_error *err)
+{
+    cd_trial trial = trial_of(t, 2, LONG, CDDP_F32);
+    CD_TRY(cd_trial_run(&trial, t->a, err));
+    if (!runs(t->a)) return CDDP_OK;
+    CD_TRY(run_plain(t, &trial, err));
+    judge_arrival(t, &trial);
+    judge_phase(t, &trial);
+    measure_loss(t, &trial);
+    judge_bytes(t, &trial);
+    double before = drift(&trial, t->a);
+    trial.rebuild_at = 2;
+    CD_TRY(cd_trial_run(&trial, t->a, err));
+    if (!runs(t->a)) {
+        judge(t, CD_LAW_REBUILD, "after the rebuild: %s", t->a->failure[0] != '\0' ? t->a->failure : t->a->shape);
+        return CDDP_OK;
+    }
+    judge_replicas(t, &trial);
+    double after = drift(&trial, t->a);
+    if (before <= REBUILD_TOLERANCE && !(after <= REBUILD_TOLERANCE))
+        judge(t, CD_LAW_REBUILD, "all that came out is within %.2g of what went in, but after a rebuild it is off by %.2g: keep state by parameter",
+              before, after);
+    else judge(t, CD_LAW_REBUILD, NULL);
+    return CDDP_OK;
+}
+
+static cddp_status try_resume(battery *t, uint32_t swap_at, cddp_error *err)
+{
+    char at[200];
+    cd_trial trial = trial_of(t, 2, SHORT, CDDP_F32);
+    CD_TRY(cd_trial_run(&trial, t->b, err));
+    if (!runs(t->b)) return CDDP_OK;
+    trial.swap_at = swap_at;
+    CD_TRY(cd_trial_run(&trial, t->a, err));
+    if (!runs(t->a)) judge(t, CD_LAW_RESUME, "resumed before step %u: %s", swap_at, t->a->failure);
+    else if (!results_are_equal(&trial, t->a, t->b, at, sizeof at)) judge(t, CD_LAW_RESUME, "resumed before step %u: %s", swap_at, at);
+    else judge(t, CD_LAW_RESUME, NULL);
+    return CDDP_OK;
+}
+
+static bool all_finite(const cd_trial *trial, const cd_trial_result *r)
+{
+    for (uint32_t s = 0; s < trial->steps; s++)
+        for (int64_t e = 0; e < r->numel; e++)
+            if (!isfinite(r->out[0][s][e])) return false;
+    return true;
+}
+
+static cddp_status try_range(battery *t, cddp_dtype dtype, uint32_t ranks, cddp_error *err)
+{
+    cd_trial one = trial_of(t, 1, 2, dtype), many = trial_of(t, ranks, 2, dtype);
+    one.values = many.values = CD_TRIAL_LARGE;
+    CD_TRY(cd_trial_run(&one, t->b, err));
+    CD_TRY(cd_trial_run(&many, t->a, err));
+    if (!runs(t->a) || !runs(t->b) || !all_finite(&one, t->b)) return CDDP_OK;
+    if (all_finite(&many, t->a)) judge(t, CD_LAW_RANGE, NULL);
+    else judge(t, CD_LAW_RANGE, "%s: one rank with gradients of 32768 gets finite numbers, %u such ranks do not", cddp_dtype_name(dtype), ranks);
+    return CDDP_OK;
+}
+
+cddp_status cd_hook_battery_run(const cd_hook_subject *subject, cd_hook_card *card, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    battery t = {subject, card, calloc(1, sizeof *t.a), calloc(1, sizeof *t.b)};
+    *card = (cd_hook_card){.is_exact = true};
+    if (t.a == NULL || t.b == NULL) {
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory for the trials of hook %s", subject->hook->name);
+        goto out;
+    }
+    CD_TRY_OUT(try_worlds(&t, err));
+    CD_TRY_OUT(try_divisor(&t, 3, err));
+    CD_TRY_OUT(try_divisor(&t, 8, err));
+    CD_TRY_OUT(try_long_run(&t, err));
+    for (uint32_t swap_at = 1; swap_at < SHORT; swap_at += 2) CD_TRY_OUT(try_resume(&t, swap_at, err));
+    for (uint32_t ranks = 3; ranks <= 8; ranks += 5) {
+        CD_TRY_OUT(try_range(&t, CDDP_F32, ranks, err));
+        CD_TRY_OUT(try_range(&t, CDDP_F16, ranks, err));
+    }
+out:
+    free(t.a);
+    free(t.b);
+    return status;
+}

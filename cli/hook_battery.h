@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The laws that a comm hook is held to, each tried on many small worlds (hook_trial.h).
+**
+** Lifetime   the card is the caller's.
+** Errors     a broken law is a line of the card; run fails only when no trial can be made.
+*/
+#pragma once
+#include "cddp/hook.h"
+
+typedef enum cd_hook_law {
+    CD_LAW_RUNS,      /* every rank comes to an end, with a result of the right size */
+    CD_LAW_UNTOUCHED, /* nothing is written outside the bucket, nor after completion */
+    CD_LAW_REPLICAS,  /* all ranks get the same bits */
+    CD_LAW_AGAIN,     /* the same run gives the same bits */
+    CD_LAW_ORDER,     /* so does any order in which operations complete */
+    CD_LAW_DECLARED,  /* a hook that is not the pre-divided all-reduce bit for bit says so */
+    CD_LAW_DIVISOR,   /* W ranks that are alike give what one gives */
+    CD_LAW_ARRIVES,   /* every element gets through in the end, at about its size */
+    CD_LAW_PHASE,     /* all buckets of a backward are in the same phase */
+    CD_LAW_RANGE,     /* W gradients of half of what f16 holds do not overflow (GRD-11) */
+    CD_LAW_RESUME,    /* saved, made anew and loaded it goes on bit for bit */
+    CD_LAW_REBUILD,   /* what is owed follows its parameter into other buckets (REB-10) */
+    CD_LAW_BYTES,     /* no more bytes travel than the declared wire dtype takes */
+    CD_LAW_COUNT
+} cd_hook_law;
+
+typedef struct cd_hook_line {
+    uint32_t case_count, failed_count;
+    char first[320]; /* what was seen at the first failure */
+} cd_hook_line;
+
+typedef struct cd_hook_subject {
+    const cddp_hook *hook, *inner;
+    const char *options;
+} cd_hook_subject;
+
+typedef struct cd_hook_card {
+    cd_hook_line lines[CD_LAW_COUNT];
+    bool is_exact;         /* the pre-divided all-reduce, bit for bit, in every case */
+    uint32_t refused;      /* CDDP_DTYPE_BIT of dtypes that the hook does not take */
+    double worst_relative; /* largest |out - mean| ÷ largest |mean| of one step, f32, two ranks */
+    double bytes_factor;   /* bytes of a plain all-reduce ÷ bytes of this hook, f32, two ranks */
+} cd_hook_card;
+
+const char *cd_hook_law_name(cd_hook_law law);  /* "replicas" */
+const char *cd_hook_law_title(cd_hook_law law); /* one line for the card */
+
+cddp_status cd_hook_battery_run(const cd_hook_subject *subject, cd_hook_card *card, cddp_error *err);

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One run of a comm hook over simulated ranks, by hand: what went in, what came out, what else was touched.
+**
+** The model of a trial has three parameters, a matrix, a vector and a scalar, in two buckets; from rebuild_at on they
+** lie in other buckets. Every buffer lies inside guarded memory of its own that is left alone after its step, so that a
+** write at a wrong place, or too late, is seen.
+**
+** Lifetime   a trial is the caller's; it points to nothing of its own.
+** Errors     what a rank's hook answers is in `failure`; run fails only when no world can be made.
+*/
+#pragma once
+#include "cddp/hook.h"
+
+#define CD_TRIAL_RANKS_MAX 8
+#define CD_TRIAL_STEPS_MAX 64
+#define CD_TRIAL_PARAMETERS 3
+#define CD_TRIAL_NUMEL_MAX 48
+#define CD_TRIAL_BUCKETS 2
+
+typedef enum cd_trial_values {
+    CD_TRIAL_DIFFERENT, /* every rank has its own */
+    CD_TRIAL_ALIKE,     /* all ranks have the same */
+    CD_TRIAL_LARGE      /* 2^15 everywhere: half of what f16 holds (GRD-11) */
+} cd_trial_values;
+
+typedef struct cd_trial {
+    const cddp_hook *hook, *inner;
+    const char *options;
+    uint32_t ranks, steps;
+    uint32_t active_steps; /* later gradients are zero, so that what is owed can be sent */
+    cddp_dtype dtype;
+    cd_trial_values values;
+    uint32_t swap_at;    /* save, destroy, create and load before this step; 0: never */
+    uint32_t rebuild_at; /* other buckets from this step on; 0: never */
+    uint64_t schedule;   /* 0: first come, first served; else the seed of random choices */
+    bool empty_vector;   /* the vector has no elements */
+} cd_trial;
+
+typedef struct cd_trial_result {
+    int64_t numel; /* of all parameters */
+    bool refused;  /* CDDP_E_UNSUPPORTED from every rank: the hook does not take this */
+    char failure[280]; /* the first rank that did not come to the end; "" when all did */
+    char damage[200];  /* memory that the hook had no business in; "" when untouched */
+    char shape[200];   /* a result that is no result: wrong count of elements, undefined */
+    uint64_t bytes;    /* that rank 0 gave to collectives */
+    double in[CD_TRIAL_RANKS_MAX][CD_TRIAL_STEPS_MAX][CD_TRIAL_NUMEL_MAX]; /* by parameter, then element */
+    double out[CD_TRIAL_RANKS_MAX][CD_TRIAL_STEPS_MAX][CD_TRIAL_NUMEL_MAX];
+} cd_trial_result;
+
+/* The bucket of a parameter at a step. */
+uint32_t cd_trial_bucket_of(const cd_trial *trial, uint32_t parameter, uint32_t step);
+/* The first element of a parameter in a result's arrays, and how many it has. */
+int64_t cd_trial_offset(const cd_trial *trial, uint32_t parameter, int64_t *numel);
+
+cddp_status cd_trial_run(const cd_trial *trial, cd_trial_result *result, cddp_error *err);

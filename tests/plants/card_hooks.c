@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ten broken communication hooks, each of which breaks one law of the report card (cddp-verify hook-conformance).
+**
+** Written against the public ports alone, as a user would, and for f32 buckets on the host alone: every other bucket is
+** refused. Where one needs lossiness to hide in, it sends half of what it has and owes the other half, which is then
+** sent in later backwards.
+**
+**     card_half_sum     sums in f16 and divides afterwards            range
+**     card_divisor      divides by the square of the world size       divisor
+**     card_no_op        declares f16 on the wire and sends f32        bytes
+**     card_seed         draws the same elements to send every time    arrives
+**     card_by_index     keeps what it owes by bucket index            rebuild
+**     card_forgets      does not save what it owes                    resume
+**     card_last         counts backwards on the first bucket          phase
+**     card_wrong_place  writes its result where the storage begins    untouched
+**     card_late         clears a bucket after its completion          untouched
+**     card_by_rank      lets each rank decide whether to reduce       runs
+*/
+#include "tests/plants/card_hooks.h"
+
+#include "cddp/device.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLOTS 8
+#define NUMEL_MAX 64
+
+typedef struct card_state {
+    float owed[SLOTS][NUMEL_MAX]; /* by parameter, or by bucket index */
+    uint16_t half[SLOTS][NUMEL_MAX];
+    uint64_t counter;
+    cddp_tensor last; /* the bucket before */
+    bool has_last;
+} card_state;
+
+static cddp_status card_create(const cddp_hook_context *context, void **self, cddp_error *err)
+{
+    (void)context;
+    card_state *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        return cddp_error_set(err, CDDP_E_NOMEM, "no memory for a planted hook");
+    }
+    *self = s;
+    return CDDP_OK;
+}
+
+static void card_destroy(void *self)
+{
+    free(self);
+}
+
+static cddp_status take(const cddp_grad_bucket *bucket, float **flat, int64_t *numel, cddp_error *err)
+{
+    const cddp_tensor *b = &bucket->buffer;
+    *numel = cddp_tensor_numel(b);
+    if (b->dtype != CDDP_F32 || bucket->sparse != NULL || (b->device->flags & CDDP_DEVICE_HOST) == 0 || *numel > NUMEL_MAX) {
+        return cddp_error_set(err, CDDP_E_UNSUPPORTED, "planted hooks take small f32 buckets on the host");
+    }
+    *flat = (float *)b->storage + b->offset;
+    return CDDP_OK;
+}
+
+static cddp_status post_sum(const cddp_grad_bucket *bucket, const cddp_tensor *tensor, cddp_group *group, cddp_future *future,
+                            cddp_error *err)
+{
+    cddp_collective c = {.size = sizeof c, .op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_SUM, .input = *tensor,
+                         .output = *tensor, .label = (uint64_t)bucket->index + 1};
+    const cddp_status status = cddp_group_post(group, &c, &future->works[future->work_count], err);
+    if (status == CDDP_OK) {
+        future->work_count++;
+    }
+    return status;
+}
+
+/* What every hook here ends with: ÷ n, then the sum. */
+static cddp_status divide_and_sum(cddp_grad_bucket *bucket, int64_t n, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    const cddp_tensor *b = &bucket->buffer;
+    const cddp_status status = b->device->divide(b, b, n, NULL, err);
+    future->result = *b;
+    return status == CDDP_OK ? post_sum(bucket, b, group, future, err) : status;
+}
+
+/* Half of what there is goes, half is owed. */
+static void halve(float *flat, float *owed, int64_t numel)
+{
+    for (int64_t i = 0; i < numel; i++) {
+        const float all = flat[i] + owed[i];
+        flat[i] = all / 2;
+        owed[i] = all - flat[i];
+    }
+}
+
+static void halve_parameters(card_state *s, const cddp_grad_bucket *bucket, float *flat)
+{
+    for (uint32_t k = 0; k < bucket->parameter_count; k++) {
+        halve(flat + bucket->offsets[k], s->owed[bucket->parameter_ids[k] % SLOTS], bucket->lengths[k]);
+    }
+}
+
+/* ---- the mistakes ---- */
+
+static cddp_status half_back(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+{
+    card_state *s = self;
+    const cddp_tensor *b = &bucket->buffer;
+    const cddp_tensor half = cddp_tensor_of(b->device, s->half[bucket->index], 0, CDDP_F16, b->sizes, 1);
+    cddp_status status = b->device->divide(&half, &half, (int64_t)future->scratch[0], NULL, err);
+    if (status == CDDP_OK) {
+        status = b->device->copy(b, &half, NULL, err);
+    }
+    future->result = *b;
+    return status;
+}
+
+static cddp_status run_half_sum(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    card_state *s = self;
+    float *flat;
+    int64_t numel;
+    cddp_status status = take(bucket, &flat, &numel, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    const cddp_tensor half = cddp_tensor_of(bucket->buffer.device, s->half[bucket->index], 0, CDDP_F16, bucket->buffer.sizes, 1);
+    status = half.device->copy(&half, &bucket->buffer, NULL, err);
+    future->scratch[0] = cddp_group_size(group);
+    future->next = half_back;
+    return status == CDDP_OK ? post_sum(bucket, &half, group, future, err) : status;
+}
+
+static cddp_status run_divisor(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    const int64_t n = cddp_group_size(group);
+    return divide_and_sum(bucket, n * n, group, future, err);
+}
+
+static cddp_status run_no_op(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
+}
+
+/* A generator that begins with the same seed in every call: the same elements are always left out. */
+static cddp_status run_seed(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    float *flat;
+    int64_t numel;
+    const cddp_status status = take(bucket, &flat, &numel, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    uint32_t draw = 12345;
+    for (int64_t i = 0; i < numel; i++) {
+        draw = draw * 1664525u + 1013904223u;
+        flat[i] = (draw >> 31) != 0 ? flat[i] : 0.0f;
+    }
+    return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
+}
+
+static cddp_status run_by_index(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    card_state *s = self;
+    float *flat;
+    int64_t numel;
+    const cddp_status status = take(bucket, &flat, &numel, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    halve(flat, s->owed[bucket->index % SLOTS], numel);
+    return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
+}
+
+static cddp_status run_forgets(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    float *flat;
+    int64_t numel;
+    const cddp_status status = take(bucket, &flat, &numel, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    halve_parameters(self, bucket, flat);
+    return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
+}
+
+/* Exact in two backwards, then half; but who counts on the first bucket is one ahead at the second. */
+static cddp_status run_last(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    card_state *s = self;
+    float *flat;
+    int64_t numel;
+    const cddp_status status = take(bucket, &flat, &numel, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    if (s->counter >= 2) {
+        halve_parameters(s, bucket, flat);
+    }
+    s->counter += bucket->index == 0;
+    return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
+}
+
+static cddp_status run_wrong_place(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    float *flat;
+    int64_t numel;
+    const cddp_status status = take(bucket, &flat, &numel, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    cddp_tensor begin = bucket->buffer;
+    begin.offset = 0; /* forgets where the bucket begins in its storage */
+    memmove(begin.storage, flat, (size_t)numel * sizeof *flat);
+    cddp_grad_bucket moved = *bucket;
+    moved.buffer = begin;
+    return divide_and_sum(&moved, cddp_group_size(group), group, future, err);
+}
+
+static cddp_status run_late(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    card_state *s = self;
+    if (s->has_last) {
+        const cddp_status status = s->last.device->fill(&s->last, 0.0, NULL, err);
+        if (status != CDDP_OK) {
+            return status;
+        }
+    }
+    s->has_last = bucket->is_last;
+    s->last = bucket->buffer;
+    return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
+}
+
+/* "My gradient is small: nobody will miss it." The others wait. */
+static cddp_status run_by_rank(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    float *flat;
+    int64_t numel;
+    const cddp_status status = take(bucket, &flat, &numel, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    future->result = bucket->buffer;
+    const bool is_small = numel > 0 && flat[0] * flat[0] < 0.5f;
+    return is_small ? CDDP_OK : divide_and_sum(bucket, cddp_group_size(group), group, future, err);
+}
+
+/* ---- states ---- */
+
+static cddp_status card_save(void *self, const cddp_state_writer *writer, cddp_error *err)
+{
+    card_state *s = self;
+    const bool ok = writer->write(writer->context, s->owed, sizeof s->owed) && writer->write(writer->context, &s->counter, sizeof s->counter);
+    return ok ? CDDP_OK : cddp_error_set(err, CDDP_E_IO, "the planted state cannot be written");
+}
+
+static cddp_status card_load(void *self, const cddp_state_reader *reader, cddp_error *err)
+{
+    card_state *s = self;
+    const bool ok = reader->read(reader->context, s->owed, sizeof s->owed) && reader->read(reader->context, &s->counter, sizeof s->counter);
+    return ok ? CDDP_OK : cddp_error_set(err, CDDP_E_CORRUPT, "the planted state ends early");
+}
+
+#define CARD(hook_name, runs, hook_flags, ...)                                                                         \
+    static const cddp_hook card_##hook_name = {.size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = "card_" #hook_name,   \
+                                               .flags = hook_flags, .create = card_create, .destroy = card_destroy, .run = runs, __VA_ARGS__}
+#define KEEPS .save = card_save, .load = card_load
+
+CARD(half_sum, run_half_sum, CDDP_HOOK_LOSSY, .wire_dtype = CDDP_DTYPE_BIT(CDDP_F16));
+CARD(divisor, run_divisor, CDDP_HOOK_LOSSY, .wire_dtype = 0);
+CARD(no_op, run_no_op, CDDP_HOOK_LOSSY, .wire_dtype = CDDP_DTYPE_BIT(CDDP_F16));
+CARD(seed, run_seed, CDDP_HOOK_LOSSY, .wire_dtype = 0);
+CARD(by_index, run_by_index, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
+CARD(forgets, run_forgets, CDDP_HOOK_LOSSY, .wire_dtype = 0);
+CARD(last, run_last, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
+CARD(wrong_place, run_wrong_place, CDDP_HOOK_LOSSY, .wire_dtype = 0);
+CARD(late, run_late, CDDP_HOOK_LOSSY, .wire_dtype = 0);
+CARD(by_rank, run_by_rank, CDDP_HOOK_LOSSY, .wire_dtype = 0);
+
+const cddp_hook *const card_hooks[] = {&card_half_sum, &card_divisor, &card_no_op, &card_seed, &card_by_index, &card_forgets, &card_last,
+                                       &card_wrong_place, &card_late, &card_by_rank, NULL};
+
+CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
+const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin), .abi = CDDP_PLUGIN_ABI, .name = "card_plants", .version = "1",
+                                    .hooks = card_hooks};

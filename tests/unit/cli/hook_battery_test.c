@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The report card of hooks: every compiled-in hook keeps every law, and each planted mistake breaks the law it is
+** named for. */
+#include "cli/hook_battery.h"
+
+#include "core/hooks/hook.h"
+#include "tests/plants/card_hooks.h"
+#include "tests/support/test.h"
+
+#include <string.h>
+
+static cd_hook_card judged(const cddp_hook *hook, const cddp_hook *inner, const char *options)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_hook_subject subject = {hook, inner, options};
+    cd_hook_card card;
+    assert_ok(cd_hook_battery_run(&subject, &card, &err), &err);
+    return card;
+}
+
+TEST(hook_battery, hooks_that_compress_keep_every_law)
+{
+    static const struct {
+        const cddp_hook *hook, *inner;
+        const char *options;
+        bool is_exact;
+    } cases[] = {
+        {&cd_hook_allreduce, NULL, NULL, true},
+        {&cd_hook_fp16_compress, NULL, NULL, false},
+        {&cd_hook_bf16_compress, NULL, NULL, false},
+        {&cd_hook_fp16_compress_wrapper, &cd_hook_allreduce, NULL, false},
+        {&cd_hook_powersgd, NULL, "start_powerSGD_iter=2,min_compression_rate=1", false},
+        {&cd_hook_batched_powersgd, NULL, "start_powerSGD_iter=2", false},
+        {&cd_hook_topk, NULL, "k=2", false},
+        {&cd_hook_quantize_per_tensor, NULL, NULL, false},
+        {&cd_hook_quantize_per_channel, NULL, "bucket_size=16", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cd_hook_card card = judged(cases[i].hook, cases[i].inner, cases[i].options);
+        for (int law = 0; law < CD_LAW_COUNT; law++) {
+            cd_test_row("%s: %s: %s", cases[i].hook->name, cd_hook_law_name((cd_hook_law)law), card.lines[law].first);
+            assert_int_equal(card.lines[law].failed_count, 0);
+        }
+        assert_int_equal(card.is_exact, cases[i].is_exact);
+        assert_int_equal(card.refused, 0);
+        assert_true(card.lines[CD_LAW_RUNS].case_count >= 40);
+    }
+}
+
+TEST(hook_battery, each_planted_mistake_breaks_the_law_it_is_about)
+{
+    static const struct {
+        cd_hook_law law;
+        const char *words;
+    } expected[] = {
+        {CD_LAW_RANGE, "such ranks do not"},          {CD_LAW_DIVISOR, "one rank gets"},
+        {CD_LAW_BYTES, "bytes travelled"},            {CD_LAW_ARRIVES, "is 0 in all"},
+        {CD_LAW_REBUILD, "keep state by parameter"},  {CD_LAW_RESUME, "resumed before step"},
+        {CD_LAW_PHASE, "count backwards on the last"}, {CD_LAW_UNTOUCHED, "wrote before its bucket"},
+        {CD_LAW_UNTOUCHED, "after its future"},       {CD_LAW_RUNS, "rank"},
+    };
+    for (size_t i = 0; card_hooks[i] != NULL; i++) {
+        cd_hook_card card = judged(card_hooks[i], NULL, NULL);
+        const cd_hook_line *line = &card.lines[expected[i].law];
+        cd_test_row("%s: %s: %s", card_hooks[i]->name, cd_hook_law_name(expected[i].law), line->first);
+        assert_true(line->failed_count > 0);
+        assert_non_null(strstr(line->first, expected[i].words));
+        for (int law = 0; law < CD_LAW_COUNT; law++) {
+            if (law == (int)expected[i].law) continue;
+            cd_test_row("%s also breaks %s: %s", card_hooks[i]->name, cd_hook_law_name((cd_hook_law)law), card.lines[law].first);
+            assert_int_equal(card.lines[law].failed_count, 0);
+        }
+    }
+}
+
+TEST_MAIN(ROW(hook_battery, hooks_that_compress_keep_every_law), ROW(hook_battery, each_planted_mistake_breaks_the_law_it_is_about))
