@@ -51,6 +51,13 @@ expect_words(1 "does not implement" ${prefix}/bin/cddp-verify ${SCENARIOS}/gan_u
   --plugin ${WORK}/dummy/dummy_backend.so)
 expect_words(2 "unknown backend 'dummy'" ${prefix}/bin/cddp-verify backend-conformance dummy -n 2)
 
+# A hook from outside: keeps every law of its card, and trains a scenario.
+run(${CMAKE_COMMAND} -S ${EXAMPLES}/hook -B ${WORK}/hook -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_C_COMPILER=${C})
+run(${CMAKE_COMMAND} --build ${WORK}/hook)
+expect_words(0 "conforms  hook alternate" ${prefix}/bin/cddp-verify hook-conformance alternate --plugin ${WORK}/hook/alternate_hook.so)
+expect_words(0 "verified" ${prefix}/bin/cddp-verify ${SCENARIOS}/hooks/topk.toml --plugin ${WORK}/hook/alternate_hook.so
+  --set hook.name=alternate --set hook.options=)
+
 find_program(PKG_CONFIG NAMES pkg-config pkgconf)
 if(NOT PKG_CONFIG)
   message(STATUS "pkg-config is not installed: cddp.pc was not tried")
