@@ -248,9 +248,63 @@ TEST(compress, refuses_settings_that_cannot_work_by_name)
     fixture_destroy(&f);
 }
 
+typedef struct hungry {
+    const cddp_hook *hook;
+    const char *options;
+    cddp_rank *rank;
+    cddp_group *group;
+} hungry;
+
+/* A life of the hook on one rank: made, two backwards, saved and loaded. */
+static cddp_status live(const cddp_allocator *allocator, void *argument, cddp_error *err)
+{
+    const hungry *h = argument;
+    static drive one;
+    static drive_tape tape;
+    cddp_hook_context context = {.size = sizeof context, .group = h->group, .allocator = allocator, .options = h->options};
+    void *self = NULL;
+    cddp_state_writer writer = {&tape, drive_write};
+    cddp_state_reader reader = {&tape, drive_read};
+    cddp_status status = h->hook->create(&context, &self, err);
+    if (status != CDDP_OK) return status;
+    one.hook = h->hook;
+    one.numel = 30;
+    tape.used = tape.read = 0;
+    for (uint32_t step = 0; status == CDDP_OK && step < 2; step++) status = drive_step(&one, h->rank, h->group, self, step, err);
+    if (status == CDDP_OK && h->hook->save != NULL) status = h->hook->save(self, &writer, err);
+    if (status == CDDP_OK && h->hook->load != NULL) status = h->hook->load(self, &reader, err);
+    h->hook->destroy(self);
+    return status;
+}
+
+static cddp_status starve(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    hungry cases[] = {{&cd_hook_topk, "k=3", rank, NULL}, {&cd_hook_quantize_per_tensor, NULL, rank, NULL},
+                      {&cd_hook_quantize_per_channel, "bucket_size=8", rank, NULL}, {&cd_hook_post_local_sgd, "subgroup_size=1", rank, NULL}};
+    cddp_group *group = NULL;
+    assert_ok(fixture_group(argument, rank, "world", &group, err), err);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cd_test_row("%s", cases[i].hook->name);
+        cases[i].group = group;
+        assert_true(cd_test_oom_loop(live, &cases[i]) > 0);
+    }
+    cddp_group_destroy(group);
+    return CDDP_OK;
+}
+
+TEST(compress, survives_every_failing_allocation)
+{
+    static sim_fixture f;
+    memset(&f, 0, sizeof f);
+    f.config = (cd_sim_config)CD_SIM_CONFIG_INIT;
+    f.config.world_size = 1;
+    fixture_run(&f, starve);
+    fixture_destroy(&f);
+}
+
 TEST_MAIN(ROW(topk, sends_the_largest_and_breaks_ties_by_index), ROW(topk, is_exact_when_everything_is_sent),
           ROW(topk, telescopes_summed_over_the_ranks), ROW(topk, forgets_what_it_did_not_send_when_told_so),
           ROW(topk, sends_a_nan_before_everything), ROW(compress, a_state_saved_and_loaded_continues_bit_for_bit),
           ROW(quantizer, has_the_observer_s_scale_and_zero_point), ROW(quantize, stays_within_half_a_step_per_rank),
           ROW(quantize, per_channel_keeps_rows_apart), ROW(post_local_sgd, reduces_over_everybody_and_then_over_its_block),
-          ROW(compress, refuses_settings_that_cannot_work_by_name))
+          ROW(compress, refuses_settings_that_cannot_work_by_name), ROW(compress, survives_every_failing_allocation))
