@@ -118,8 +118,8 @@ static cddp_status half_back(void *self, cddp_grad_bucket *bucket, cddp_future *
 static cddp_status run_half_sum(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
 {
     card_state *s = self;
-    float *flat;
-    int64_t numel;
+    float *flat = NULL;
+    int64_t numel = 0;
     cddp_status status = take(bucket, &flat, &numel, err);
     if (status != CDDP_OK) {
         return status;
@@ -148,8 +148,8 @@ static cddp_status run_no_op(void *self, cddp_grad_bucket *bucket, cddp_group *g
 static cddp_status run_seed(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
 {
     (void)self;
-    float *flat;
-    int64_t numel;
+    float *flat = NULL;
+    int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
     if (status != CDDP_OK) {
         return status;
@@ -165,8 +165,8 @@ static cddp_status run_seed(void *self, cddp_grad_bucket *bucket, cddp_group *gr
 static cddp_status run_by_index(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
 {
     card_state *s = self;
-    float *flat;
-    int64_t numel;
+    float *flat = NULL;
+    int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
     if (status != CDDP_OK) {
         return status;
@@ -177,8 +177,8 @@ static cddp_status run_by_index(void *self, cddp_grad_bucket *bucket, cddp_group
 
 static cddp_status run_forgets(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
 {
-    float *flat;
-    int64_t numel;
+    float *flat = NULL;
+    int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
     if (status != CDDP_OK) {
         return status;
@@ -191,8 +191,8 @@ static cddp_status run_forgets(void *self, cddp_grad_bucket *bucket, cddp_group 
 static cddp_status run_last(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
 {
     card_state *s = self;
-    float *flat;
-    int64_t numel;
+    float *flat = NULL;
+    int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
     if (status != CDDP_OK) {
         return status;
@@ -207,8 +207,8 @@ static cddp_status run_last(void *self, cddp_grad_bucket *bucket, cddp_group *gr
 static cddp_status run_wrong_place(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
 {
     (void)self;
-    float *flat;
-    int64_t numel;
+    float *flat = NULL;
+    int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
     if (status != CDDP_OK) {
         return status;
@@ -239,8 +239,8 @@ static cddp_status run_late(void *self, cddp_grad_bucket *bucket, cddp_group *gr
 static cddp_status run_by_rank(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
 {
     (void)self;
-    float *flat;
-    int64_t numel;
+    float *flat = NULL;
+    int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
     if (status != CDDP_OK) {
         return status;
