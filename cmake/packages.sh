@@ -17,8 +17,9 @@ need() {
     missing_reasons+=("$why")
 }
 
-has_c_header()   { printf '#include <%s>\n' "$1" | cc -E -x c -; }
-has_cxx_header() { printf '#include <%s>\n' "$1" | c++ -std=c++17 -E -x c++ -; }
+# No pipe: with pipefail a compiler that ends before it has read everything would count as a missing header.
+has_c_header()   { cc -E -x c - <<<"#include <$1>"; }
+has_cxx_header() { c++ -std=c++17 -E -x c++ - <<<"#include <$1>"; }
 has_torch()      { /usr/bin/python3 -c 'import importlib.util as u; exit(u.find_spec("torch") is None)'; }
 
 # The embedded default: the verifier on the simulator with SQLite.
