@@ -172,6 +172,11 @@ static cddp_status open_process(cd_compose *c, cddp_error *err)
     const char *name = c->options.backend != NULL ? c->options.backend : plan->world.backend;
     const cddp_backend *module = c->options.registry != NULL ? cddp_registry_find_backend(c->options.registry, name) : NULL;
     if (module == NULL) return cd_fail(err, CDDP_E_BACKEND, "backend '%s' is not here; `cddp-verify doctor` says why", name);
+    if (module->capabilities.launched)
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "ranks of backend '%s' are started by its own launcher, and cddp-verify forks its ranks; a program that links "
+                       "libcddp runs on it, and so does the conformance test",
+                       name);
     if (plan->fault_count > 0)
         return cd_fail(err, CDDP_E_UNSUPPORTED, "the scenario plants faults, which only the simulator can do; it runs on backend '%s'", name);
     if (plan->settings.model.device != 0)

@@ -276,7 +276,7 @@ static const cddp_backend mpi = {
     /* MPI promises neither an association nor equal bits on all ranks (C10-09). */
     .capabilities = {.size = sizeof(cddp_capabilities), .ops = ALL_OPS, .dtypes = ALL_DTYPES, .reduce_ops = ALL_REDUCTIONS,
                      .devices = CDDP_DEVICE_HOST, .in_place = true, .async = true, .order = CDDP_ORDER_UNSPECIFIED,
-                     .algorithm = "mpi", .world_size_max = 65536, .guards = true},
+                     .algorithm = "mpi", .world_size_max = 65536, .guards = true, .launched = true},
     .open = mpi_open,
     .close = mpi_close,
     .post = mpi_post,

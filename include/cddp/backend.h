@@ -84,6 +84,7 @@ typedef struct cddp_capabilities {
     const char *algorithm; /* "gloo_ring", "flat", … meaningful with CDDP_ORDER_KNOWN */
     uint32_t world_size_max;
     bool guards;         /* understands the group option guard=1: fingerprints before each collective */
+    bool launched;       /* its own launcher starts the ranks (mpirun): processes that cddp forks are no ranks of it */
 } cddp_capabilities;
 
 typedef struct cddp_group_spec {

@@ -410,6 +410,10 @@ TEST(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment)
         assert_int_equal(p.exit_code, 3);
         assert_contains(p.out, "is not in this build");
     }
+    /* Built or not, MPI's ranks come from mpirun: an environment that lacks something, never a finding. */
+    program_run(&p, "scenarios/gan_unused_params.toml --backend mpi");
+    assert_int_equal(p.exit_code, 3);
+    assert_true(strstr(p.out, "is not in this build") != NULL || strstr(p.out, "started by its own launcher") != NULL);
     program_close(&p);
 }
 
