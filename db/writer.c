@@ -205,6 +205,8 @@ cddp_status cddp_store_run_begin(cddp_store *store, const cddp_run_provenance *p
         status = cd_fail(err, CDDP_E_NOMEM, "no memory to write to '%s'", store->path);
         goto out;
     }
+    /* SQLite does not wait for this one itself, even with a busy timeout: another program may be creating the store. */
+    for (int i = 0; i < 1000 && sqlite3_exec(store->sql.db, "PRAGMA journal_mode = WAL", NULL, NULL, NULL) == SQLITE_BUSY; i++) sqlite3_sleep(10);
     CD_TRY_OUT(cd_sql_exec(&store->sql, "PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 4000", err));
     CD_TRY_OUT(prepare_inserts(store, err));
     CD_TRY_OUT(insert_run(store, provenance, &number, err));
