@@ -23,7 +23,7 @@ typedef struct ledger {
     uint32_t last_step;
     int64_t ready_window; /* + 1 */
     int64_t zero_epoch;
-    bool has_local;
+    bool has_local, was_unused; /* the last time it was marked ready */
 } ledger;
 
 typedef struct rank_facts {
@@ -125,6 +125,7 @@ static void take_ready(state *s, const cddp_event *e, const rank_facts *r)
     if (l == NULL) return;
     if (l->ready_window == r->window + 1) report_twice(s, e, "is marked ready", (int64_t[]){m->param, m->bucket});
     l->ready_window = r->window + 1;
+    l->was_unused = m->unused;
 }
 
 static void take_launch(state *s, const cddp_event *e, const rank_facts *r)
@@ -167,7 +168,9 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
     const bucket_facts *b = place != NULL ? cd_table_find(&s->buckets, CD_KEY(e->rank, place->bucket)) : NULL;
     bool launched = b != NULL && b->launched_window == r->window + 1;
     int64_t straggler = place != NULL && r->is_prepared && !launched ? straggler_of(s, e, place) : -1;
-    if (l->final_sequence != 0 && l->pending == 1 && !r->is_prepared && r->last_sync)
+    if (!r->is_prepared && r->last_sync && (l->was_unused || l->ready_window < r->window))
+        CD_SAY(u->why, "the wrapper never heard of it: this is not the parameter that was wrapped");
+    else if (l->final_sequence != 0 && l->pending == 1 && !r->is_prepared && r->last_sync)
         CD_SAY(u->why, "it was added after the reduction had been finalised (FWD-09)");
     else if (straggler >= 0)
         CD_SAY(u->why, "bucket %lld was never launched: %s did not become ready", (long long)place->bucket,

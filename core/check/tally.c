@@ -5,6 +5,9 @@
 
 #include "core/trace/tracer.h"
 
+#include <stdio.h>
+#include <string.h>
+
 static const char *const link_words[CD_LINK_COUNT] = {[CD_LINK_MATHEMATICS] = "single-process gradient",
                                                       [CD_LINK_REDUCTION] = "average of the local gradients",
                                                       [CD_LINK_PRECISION] = "one-process local gradient",
@@ -82,6 +85,18 @@ static uint32_t judged_ranks(const cd_tally *tally)
     return count;
 }
 
+/* A tensor that is no variable is named at the head of its comparison's text: "out.weight: 56 of 64 …". */
+static const char *split_name(const cd_tally_entry *entry, char *name, size_t name_bytes)
+{
+    const char *colon = strstr(entry->words, ": ");
+    if (colon == NULL) {
+        snprintf(name, name_bytes, "a tensor");
+        return entry->words;
+    }
+    snprintf(name, name_bytes, "%.*s", (int)(colon - entry->words), entry->words);
+    return colon + 2;
+}
+
 bool cd_tally_get(const cd_tally *tally, cd_scribe *scribe, size_t index, cddp_finding *finding)
 {
     if (index >= tally->entries.count) return false;
@@ -94,10 +109,15 @@ bool cd_tally_get(const cd_tally *tally, cd_scribe *scribe, size_t index, cddp_f
     cd_mask_print(entry->mask, entry->rank_count, who, sizeof who);
     if (everybody) f.rank = -1;
     bool is_buffer = c->link == CD_LINK_BUFFER;
+    const char *words = entry->words;
     const char *name = is_buffer ? cd_scribe_get_buffer(scribe, c->param) : cd_scribe_get_parameter(scribe, c->param);
     if (!is_buffer) cd_finding_set_parameter(scribe, &f, c->param);
-    CD_SAY(f.title, "%s: %s differs from the %s: %s", everybody ? "all ranks" : who, c->param >= 0 ? name : "a tensor",
-           cd_link_words(c->link), entry->words[0] != '\0' ? entry->words : "no simple explanation");
+    if (c->param < 0) {
+        words = split_name(entry, f.parameter, sizeof f.parameter);
+        name = f.parameter;
+    }
+    CD_SAY(f.title, "%s: %s differs from the %s: %s", everybody ? "all ranks" : who, name, cd_link_words(c->link),
+           words[0] != '\0' ? words : "no simple explanation");
     double bound = cd_f64_of(c->bound);
     if (bound > 0)
         CD_SAY(f.expected, "%s[%lld] = %.17g, within %.3g", name, (long long)c->element, cd_f64_of(c->expected), bound);

@@ -2,7 +2,7 @@
 /* The choke point of all communication: numbering, operand checks, events, calls into the backend table.
 **
 ** Invariants (cd_group_audit):
-**   G1  every operation handed to the backend has its own sequence number, 0, 1, 2, … per group (C10-03), also
+**   G1  every operation handed to the backend has its own sequence number, consecutive per group (C10-03), also
 **       one that the backend then fails: its k-th operation must stay the k-th on every rank;
 **   G2  a work is either free or holds a backend work that has not been released;
 **   G3  works in flight never exceed works_max, and their memory is made once, at creation;
@@ -116,6 +116,8 @@ cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **gr
     g->group_size = spec->group_size;
     g->timeout_ns = spec->timeout_ns;
     g->id = group_id(spec);
+    bool has_start = options->size >= offsetof(cddp_group_options, sequence_start) + sizeof options->sequence_start;
+    g->sequence = has_start ? options->sequence_start : 0;
     g->works_max = options->works_max != 0 ? options->works_max : 1024;
     g->name = cd_strdup(a, spec->name);
     g->members = cd_allocate_array(a, spec->group_size, sizeof *g->members);

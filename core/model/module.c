@@ -210,6 +210,20 @@ cddp_status cd_module_add_buffer(cd_module *module, const cd_parameter_spec *spe
     return CDDP_OK;
 }
 
+cddp_status cd_module_replace_buffer(cd_module *module, uint32_t index, cddp_error *err)
+{
+    cd_buffer *b = &module->buffers[index];
+    void *storage = NULL;
+    CD_TRY(b->tensor.device->allocate(b->tensor.device, b->tensor.dtype, storage_numel(&b->tensor), &storage, err));
+    cddp_tensor made = b->tensor;
+    made.storage = storage;
+    made.offset = 0;
+    cddp_status status = made.device->copy(&made, &b->tensor, NULL, err);
+    tensor_release(status == CDDP_OK ? &b->tensor : &made);
+    if (status == CDDP_OK) b->tensor = made;
+    return status;
+}
+
 cddp_status cd_module_get_extra(cd_module *module, uint32_t parameter, cd_parameter_extra **extra, cddp_error *err)
 {
     cd_parameter *p = &module->parameters[parameter];

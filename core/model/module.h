@@ -107,6 +107,8 @@ cddp_status cd_module_add_alias(cd_module *module, const char *name, uint32_t pa
 cddp_status cd_module_add_buffer(cd_module *module, const cd_parameter_spec *spec, uint32_t *index,
                                  cddp_error *err) CDDP_MUST_CHECK;
 
+/* The buffer gets another tensor with the same values; the old one is released. */
+cddp_status cd_module_replace_buffer(cd_module *module, uint32_t index, cddp_error *err) CDDP_MUST_CHECK;
 /* The parameter's extra, made when there is none; its tensors are the caller's to allocate. */
 cddp_status cd_module_get_extra(cd_module *module, uint32_t parameter, cd_parameter_extra **extra,
                                 cddp_error *err) CDDP_MUST_CHECK;

@@ -28,7 +28,8 @@ static cddp_status sees_plain_gradients(cd_oracle *o, const cd_oracle_update *be
     *plain = true;
     for (size_t i = 0; *plain && i < o->options.parameter_count; i++) {
         const cddp_grad *seen = &before->gradients[i], *mine = &o->free_gradients[i];
-        if (o->parameters[i].variable < 0 || seen->kind != CDDP_GRAD_DENSE || mine->kind != CDDP_GRAD_DENSE) {
+        if (o->parameters[i].path == CD_ORACLE_PATH_LOCAL || seen->kind != CDDP_GRAD_DENSE ||
+            mine->kind != CDDP_GRAD_DENSE) {
             *plain = seen->kind == CDDP_GRAD_UNDEFINED && mine->kind == CDDP_GRAD_UNDEFINED;
             continue;
         }

@@ -82,15 +82,20 @@ static cddp_status judge_reduced(cd_oracle *o, const cd_oracle_reduction *r, con
         return CDDP_OK;
     }
     if (p->samples.limbs == NULL) return CDDP_OK;
-    uint64_t depth = r->depth != 0 ? r->depth : o->options.world_size - 1, casts = r->wire != CDDP_DTYPE_COUNT;
+    uint64_t depth = r->depth != 0 ? r->depth : o->options.world_size - 1;
+    bool delayed = o->parameters[i].path == CD_ORACLE_PATH_DELAYED;
+    uint64_t casts = r->wire != CDDP_DTYPE_COUNT && !delayed;
     cddp_dtype dtype = casts ? r->wire : o->parameters[i].dtype;
+    /* Local gradients were added up in a dtype of their own: the whole sum is no finer than the coarsest step. */
+    bool is_low = r->accumulates_low && !delayed && cd_dtype_precision(r->local) < cd_dtype_precision(dtype);
+    cddp_dtype coarsest = is_low ? r->local : dtype;
     bool divided = w->divided && !casts;
     cd_sum_rule reduction = {.dtype = dtype,
                              .divisor = divided ? 1 : r->divisor,
                              .addends = o->options.world_size + depth,
                              .roundings = divided ? depth : depth + 2 + casts,
                              .division_is_exact = divided || cd_is_power_of_two(r->divisor)};
-    cd_sum_rule mathematics = {.dtype = dtype,
+    cd_sum_rule mathematics = {.dtype = coarsest,
                                .divisor = r->divisor,
                                .addends = o->options.world_size + depth + w->parts,
                                .roundings = p->samples.push_count + depth + 2 + casts,
@@ -104,8 +109,8 @@ static cddp_status judge_presence(cd_oracle *o, const cd_oracle_reduction *r, co
                                   bool *comparable, cddp_error *err)
 {
     (void)err;
-    bool reduced = o->parameters[i].variable >= 0;
-    bool kept = o->kept[i].kind != CDDP_GRAD_UNDEFINED;
+    bool reduced = o->parameters[i].path != CD_ORACLE_PATH_LOCAL;
+    bool kept = o->kept[i].kind != CDDP_GRAD_UNDEFINED || o->parameters[i].path == CD_ORACLE_PATH_DELAYED;
     bool expected = kept || (reduced ? w->parameters[i].fired : o->captured[i] && o->local_present[i]);
     bool actual = r->gradients[i].kind != CDDP_GRAD_UNDEFINED;
     cd_comparison c = {.element = -1, .exact = true};
@@ -158,7 +163,8 @@ cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reducti
     for (size_t i = 0; i < o->options.parameter_count; i++) {
         bool comparable;
         CD_TRY(judge_presence(o, reduction, w, i, &comparable, err));
-        if (comparable && !reduction->lossy) CD_TRY(judge_reduced(o, reduction, w, i, err));
+        bool lawless = reduction->lossy && o->parameters[i].path == CD_ORACLE_PATH_BUCKET;
+        if (comparable && !lawless) CD_TRY(judge_reduced(o, reduction, w, i, err));
     }
     CD_TRY(judge_buffers(o, &start, reduction, buffers, err));
     return CDDP_OK;

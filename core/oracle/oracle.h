@@ -68,11 +68,20 @@ typedef struct cd_oracle_engine {
     cddp_status (*update)(void *self, const cd_oracle_update *before, cd_oracle_slots *state, cddp_error *err);
 } cd_oracle_engine;
 
+/* How a gradient becomes an average over the ranks. */
+typedef enum cd_oracle_path {
+    CD_ORACLE_PATH_LOCAL,  /* it does not: ignored, frozen when the model was wrapped */
+    CD_ORACLE_PATH_BUCKET, /* by its bucket, as the reduction declares */
+    CD_ORACLE_PATH_DELAYED /* by the delayed all-reduce: truly divided, then summed, whatever the hook (DEL-03);
+                           ** its gradient always exists (DEL-04) */
+} cd_oracle_path;
+
 typedef struct cd_oracle_parameter {
     const char *name; /* borrowed until destroy */
     int64_t numel;
     cddp_dtype dtype;
     int32_t variable; /* variable index among the reduced parameters, -1 when it is not one of them */
+    cd_oracle_path path;
 } cd_oracle_parameter;
 
 typedef struct cd_oracle_options {
@@ -100,7 +109,9 @@ typedef struct cd_oracle_reduction {
     uint32_t step, micro_step; /* the synchronising micro-step */
     uint64_t divisor;          /* W, or the ranks still active (JON-11) */
     cd_oracle_division division;
-    cddp_dtype wire;            /* CDDP_DTYPE_COUNT: each parameter's own (GRD-17) */
+    cddp_dtype wire;      /* CDDP_DTYPE_COUNT: each parameter's own (GRD-17) */
+    bool accumulates_low; /* under mixed precision gradients are born and added up in `local` (MIX-02) */
+    cddp_dtype local;
     uint32_t depth;             /* additions on the longest path of the reduction; 0: world_size - 1 */
     bool lossy;                 /* the hook obeys a law of its own: links 1 and 2 are not judged */
     uint32_t micro_first;       /* first micro-step that entered since gradients were dropped */

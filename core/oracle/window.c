@@ -175,7 +175,8 @@ cddp_status cd_start_run_rank(const cd_start *start, const cd_oracle_reduction *
 }
 
 /* What a rank puts into the reduction of a parameter: its gradient, divided as declared by the device itself. */
-static cddp_status take_contribution(cd_window *w, cd_window_parameter *p, const cddp_grad *grad, cddp_error *err)
+static cddp_status take_contribution(cd_window *w, const cd_oracle_parameter *meta, cd_window_parameter *p,
+                                     const cddp_grad *grad, cddp_error *err)
 {
     if (grad->kind == CDDP_GRAD_UNDEFINED) return CDDP_OK;
     const cddp_device *device = p->expected.device;
@@ -192,7 +193,8 @@ static cddp_status take_contribution(cd_window *w, cd_window_parameter *p, const
         else
             CD_TRY(device->copy(&p->expected, &grad->value, NULL, err));
         /* A sparse gradient is truly divided in place, whatever the path of the dense ones (SPA-02). */
-        if (is_sparse || w->division == CD_ORACLE_DIVISION_TRUE)
+        bool truly = is_sparse || meta->path == CD_ORACLE_PATH_DELAYED || w->division == CD_ORACLE_DIVISION_TRUE;
+        if (truly)
             CD_TRY(device->divide(&p->expected, &p->expected, (int64_t)w->divisor, NULL, err));
         else
             CD_TRY(device->multiply_reciprocal(&p->expected, &p->expected, (int64_t)w->divisor, NULL, err));
@@ -207,7 +209,8 @@ static cddp_status sum_rank(cd_window *w, const cd_start *start, const cd_oracle
 {
     CD_TRY(cd_start_run_rank(start, reduction, rank, err));
     const cddp_grad *grads = start->engine->gradients(start->engine->self);
-    for (size_t i = 0; i < w->parameter_count; i++) CD_TRY(take_contribution(w, &w->parameters[i], &grads[i], err));
+    for (size_t i = 0; i < w->parameter_count; i++)
+        CD_TRY(take_contribution(w, &start->parameters[i], &w->parameters[i], &grads[i], err));
     w->contributors++;
     return CDDP_OK;
 }

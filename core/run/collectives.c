@@ -36,6 +36,7 @@ static cddp_status open_one(cd_trainer *t, const cddp_plan_group *planned, cddp_
         members[i] = planned->members.count > 0 ? planned->members.items[i] : i;
     }
     const cddp_group_options options = {
+        .sequence_start = t->plan->world.sequence_start,
         .size = sizeof options, .backend = t->options.backend, .rank = t->rank, .tracer = t->tracer,
         .spec = {.size = sizeof options.spec, .name = planned->name, .group_rank = position, .group_size = count,
                  .members = members, .timeout_ns = t->plan->world.timeout_ms * 1000000u,

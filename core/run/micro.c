@@ -38,6 +38,8 @@ static void apply(const cddp_plan_when *when, cd_micro *m)
     m->early_step = given(when->early_step, m->early_step) != 0;
     m->touch_buffers = given(when->touch_buffers, m->touch_buffers) != 0;
     m->touch_parameters = given(when->touch_parameters, m->touch_parameters) != 0;
+    m->replace_buffers = given(when->replace_buffers, m->replace_buffers) != 0;
+    m->create_graph = given(when->create_graph, m->create_graph) != 0;
     m->compute_us = (uint64_t)given(when->compute_us, (int64_t)m->compute_us);
 }
 
@@ -52,6 +54,50 @@ void cd_micro_resolve(const cddp_plan *plan, const cddp_plan_settings *settings,
             apply(&plan->whens[i], micro);
         }
     }
+}
+
+static bool changes_parameters(const cddp_plan_when *when)
+{
+    return when->freeze.count + when->unfreeze.count + when->replace_parameters.count > 0;
+}
+
+static bool plan_changes_parameters(const cddp_plan *plan)
+{
+    for (size_t i = 0; i < plan->when_count; i++) {
+        if (changes_parameters(&plan->whens[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void cd_micro_resolve_parameter(const cddp_plan *plan, cd_micro_place place, const char *name, cd_parameter_fate *fate)
+{
+    const uint32_t last = place.step;
+    if (!plan_changes_parameters(plan)) {
+        return;
+    }
+    for (place.step = 0; place.step <= last; place.step++) {
+        for (size_t i = 0; i < plan->when_count; i++) {
+            const cddp_plan_when *when = &plan->whens[i];
+            if (!changes_parameters(when) || !applies(when, place)) {
+                continue;
+            }
+            fate->requires_grad = cd_patterns_match(&when->unfreeze, name) ||
+                                  (fate->requires_grad && !cd_patterns_match(&when->freeze, name));
+            fate->is_replaced = fate->is_replaced || cd_patterns_match(&when->replace_parameters, name);
+        }
+    }
+}
+
+bool cd_plan_unfreezes(const cddp_plan *plan, const char *name)
+{
+    for (size_t i = 0; i < plan->when_count; i++) {
+        if (cd_patterns_match(&plan->whens[i].unfreeze, name)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings, uint32_t rank, uint32_t step)

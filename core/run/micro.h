@@ -28,13 +28,22 @@ typedef struct cd_micro {
     bool stop;
     cd_poison poison;
     const char *poison_parameter; /* NULL: the first that becomes ready */
-    uint32_t abort_after; /* 0: never */
-    bool early_step, touch_buffers, touch_parameters;
+    uint32_t abort_after;         /* 0: never */
+    bool early_step, touch_buffers, touch_parameters, replace_buffers, create_graph;
     uint64_t compute_us;
 } cd_micro;
 
 /* settings: those of the rank. */
 void cd_micro_resolve(const cddp_plan *plan, const cddp_plan_settings *settings, cd_micro_place place, cd_micro *micro);
+/* What the plan does to one parameter for good. */
+typedef struct cd_parameter_fate {
+    bool requires_grad;
+    bool is_replaced; /* by a parameter that the wrapper does not know */
+} cd_parameter_fate;
+/* *fate: before training; afterwards as every step up to place.step leaves it. */
+void cd_micro_resolve_parameter(const cddp_plan *plan, cd_micro_place place, const char *name, cd_parameter_fate *fate);
+/* Does a [[when]] table make this frozen parameter require gradients, on any rank? */
+bool cd_plan_unfreezes(const cddp_plan *plan, const char *name);
 /* Does this rank train in this step: it has inputs left and did not stop before? */
 bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings, uint32_t rank, uint32_t step);
 /* Do its samples reach the optimizer: it trains, runs the micro-step, and runs a backward? */

@@ -50,6 +50,17 @@ static cddp_status touch_buffers(cd_trainer *t, cddp_error *err)
     return CDDP_OK;
 }
 
+/* BUF-01: the module has other tensors from now on; the wrapper looks at what the module has. */
+static cddp_status replace_buffers(cd_trainer *t, cddp_error *err)
+{
+    cd_module *module = cd_trainer_module(t);
+    for (size_t i = 0; i < module->buffer_count; i++) {
+        CD_TRY(cd_module_replace_buffer(module, (uint32_t)i, err));
+        CD_TRY(cddp_ddp_set_buffer(t->ddp, module->buffers[i].name, &module->buffers[i].tensor, err));
+    }
+    return CDDP_OK;
+}
+
 /* ---- forward ---- */
 
 /* FWD-02: tells the wrapper which variables the outputs can reach, when it wants to know. */
@@ -72,7 +83,7 @@ static cddp_status end_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
     const size_t parameter_count = cd_trainer_module(t)->parameter_count;
     for (size_t i = 0; i < parameter_count; i++) {
         if (t->variables[i] != CD_NO_VARIABLE) {
-            t->reachable_variables[t->variables[i]] = t->reachable[i];
+            t->reachable_variables[t->variables[i]] = t->reachable[i] && !t->replaced[i];
         }
     }
     CD_TRY(cddp_ddp_forward_end(t->ddp, t->reachable_variables, err));
@@ -123,7 +134,9 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
     if (t->oracle != NULL) {
         CD_TRY(cd_oracle_push_local(t->oracle, parameter, grad, err));
     }
-    CD_TRY(cddp_ddp_mark_parameter_ready(t->ddp, parameter, err));
+    if (!t->replaced[parameter]) {
+        CD_TRY(cddp_ddp_mark_parameter_ready(t->ddp, parameter, err));
+    }
     if (t->gradient_count == t->micro->abort_after) {
         return cd_fail(err, CDDP_E_ABORTED, "the plan leaves this backward after %u gradients", t->gradient_count);
     }
@@ -145,10 +158,20 @@ static cddp_status fresh_gradient(void *context, uint32_t parameter, const cddp_
     return CDDP_OK;
 }
 
+static const cddp_tensor *forward_parameter(void *context, uint32_t parameter)
+{
+    const cd_trainer *t = context;
+    return t->ddp != NULL ? cddp_ddp_forward_parameter(t->ddp, parameter)
+                          : &cd_trainer_module(t)->parameters[parameter].tensor;
+}
+
 void cd_trainer_set_callbacks(cd_trainer *t)
 {
-    const cd_graph_callbacks callbacks = {.context = t, .ready = gradient_is_ready, .choose = choose_ready,
-                                          .fresh = fresh_gradient};
+    const cd_graph_callbacks callbacks = {.context = t,
+                                          .ready = gradient_is_ready,
+                                          .choose = choose_ready,
+                                          .fresh = fresh_gradient,
+                                          .forward_parameter = forward_parameter};
     cd_graph_set_callbacks(t->replica->graph, &callbacks);
 }
 
@@ -231,6 +254,9 @@ cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro, cddp_erro
     CD_TRY(pass_time(t, micro->compute_us, "extra", err));
     if (micro->touch_buffers) {
         CD_TRY(touch_buffers(t, err));
+    }
+    if (micro->replace_buffers) {
+        CD_TRY(replace_buffers(t, err));
     }
     if (is_last) {
         CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_BEFORE_FORWARD, err));

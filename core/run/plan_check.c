@@ -96,9 +96,27 @@ static void check_settings(contradictions *c, const cddp_plan_settings *s)
     if (s->clip.place == 2 && !s->amp.enable) {
         tell(c, "clip.place", "clip.place = \"before_unscale\" needs amp.enable: there is nothing to unscale");
     }
+    if (s->model.device == 1 && s->mixed_precision.param_dtype + s->mixed_precision.reduce_dtype > 0) {
+        tell(c, "mixed_precision.param_dtype",
+             "model.device = \"symbol\" is exact: casts of [mixed_precision] need cpu or shape");
+    }
     if (s->model.device != 0 && (s->amp.enable || s->clip.max_norm > 0)) {
         tell(c, "model.device", "model.device without numbers knows no overflow and no norm: drop %s or use cpu",
              s->amp.enable ? "amp.enable" : "clip.max_norm");
+    }
+}
+
+/* What steps inside the backward cannot wait for something that is known only after it. */
+static void check_optimizer_in_backward(contradictions *c, const cddp_plan_optimizer *optimizer)
+{
+    const cddp_plan_settings *s = &c->plan->settings;
+    if (optimizer->steps.term_count > 0) {
+        tell(c, "optimizer.in_backward",
+             "optimizer.in_backward steps whenever a bucket is averaged: optimizer.steps cannot hold it back");
+    }
+    if (s->amp.enable || s->clip.max_norm > 0) {
+        tell(c, "optimizer.in_backward", "optimizer.in_backward steps before gradients can be %s: drop %s",
+             s->amp.enable ? "unscaled" : "clipped", s->amp.enable ? "amp.enable" : "clip.max_norm");
     }
 }
 
@@ -148,6 +166,22 @@ static void check_when(contradictions *c, const cddp_plan_when *when)
     check_selector(c, "when.ranks", &when->ranks, plan->world.size, "world.size");
     check_selector(c, "when.steps", &when->steps, plan->settings.train.steps, "train.steps");
     check_selector(c, "when.micro_steps", &when->micro_steps, plan->settings.train.micro_steps, "train.micro_steps");
+    if (when->freeze.count + when->unfreeze.count + when->replace_parameters.count > 0 &&
+        when->micro_steps.term_count > 0) {
+        tell(c, "when.micro_steps",
+             "when.%s applies from the beginning of a step: when.micro_steps has no meaning beside it",
+             when->freeze.count > 0     ? "freeze"
+             : when->unfreeze.count > 0 ? "unfreeze"
+                                        : "replace_parameters");
+    }
+    if (when->replace_parameters.count > 0 && when->ranks.term_count > 0) {
+        tell(c, "when.replace_parameters",
+             "when.replace_parameters is what a program does on all ranks: drop when.ranks");
+    }
+    if (when->replace_parameters.count > 0 && plan->settings.ddp.gradient_as_bucket_view) {
+        tell(c, "when.replace_parameters",
+             "a replaced parameter has no view: when.replace_parameters needs ddp.gradient_as_bucket_view = false");
+    }
     if (when->ready_order.count > 0 && when->ready != 4) {
         tell(c, "when.ready_order", "when.ready_order has no effect without when.ready = \"listed\"");
     }
@@ -168,6 +202,9 @@ static void check_when(contradictions *c, const cddp_plan_when *when)
 static void check_optimizer(contradictions *c, const cddp_plan_optimizer *optimizer)
 {
     const bool keeps_state = optimizer->kind != 0 || optimizer->momentum > 0;
+    if (optimizer->in_backward) {
+        check_optimizer_in_backward(c, optimizer);
+    }
     check_selector(c, "optimizer.steps", &optimizer->steps, c->plan->settings.train.steps, "train.steps");
     if (optimizer->kind != 0 && (optimizer->momentum > 0 || optimizer->nesterov)) {
         tell(c, "optimizer.momentum", "optimizer.momentum and optimizer.nesterov belong to sgd");

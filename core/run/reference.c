@@ -102,6 +102,7 @@ static cddp_status reference_load(void *self, const cddp_tensor *parameters, con
 {
     cd_reference *r = self;
     cd_module *module = r->replica->model->module;
+    CD_TRY(cd_low_precision_end(&r->low, err));
     for (size_t i = 0; i < module->parameter_count; i++) {
         CD_TRY(module->device->copy(&module->parameters[i].tensor, &parameters[i], NULL, err));
         cddp_grad_drop(&module->parameters[i].grad);
@@ -169,6 +170,8 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     CD_TRY(cd_sampler_get(r->samplers[part->rank], &micro, &samples, err));
     r->running = &micro;
     r->gradient_count = 0;
+    cd_replica_begin_step(r->replica, part->rank, part->step, NULL);
+    CD_TRY(cd_low_precision_begin(&r->low, err));
     const cddp_status status = cd_replica_run_micro(r->replica, &micro, &samples, part->sample, *r->loss_scale, err);
     const bool left_early = status == CDDP_E_ABORTED && micro.abort_after > 0;
     r->running = NULL;
@@ -195,10 +198,13 @@ static cddp_status reference_fresh(void *context, uint32_t parameter, const cddp
     return CDDP_OK;
 }
 
-static const cddp_tensor *reference_parameters(void *self)
+static const cddp_tensor *reference_forward_parameter(void *context, uint32_t parameter)
 {
-    return ((cd_reference *)self)->parameters;
+    const cd_reference *r = context;
+    return cd_low_precision_get(&r->low, parameter);
 }
+
+static const cddp_tensor *reference_parameters(void *self) { return ((cd_reference *)self)->parameters; }
 
 static const cddp_tensor *reference_buffers(void *self)
 {
@@ -291,7 +297,11 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
                                    .update = reference_update};
     CD_TRY_OUT(cd_replica_create(options->plan, options->rank, options->allocator, &r->replica, err));
     CD_TRY_OUT(reference_allocate(r, err));
-    const cd_graph_callbacks callbacks = {.context = r, .ready = reference_ready, .fresh = reference_fresh};
+    CD_TRY_OUT(cd_low_precision_init(&r->low, &r->replica->settings, r->replica->model->module, r->allocator, err));
+    const cd_graph_callbacks callbacks = {.context = r,
+                                          .ready = reference_ready,
+                                          .fresh = reference_fresh,
+                                          .forward_parameter = reference_forward_parameter};
     cd_graph_set_callbacks(r->replica->graph, &callbacks);
     *reference = r;
     r = NULL;
@@ -319,6 +329,7 @@ void cd_reference_destroy(cd_reference *r)
     cd_release(r->allocator, r->buffers, (buffer_count + 1) * sizeof *r->buffers);
     cd_release(r->allocator, r->slots, (r->slot_count + 1) * sizeof *r->slots);
     cd_release(r->allocator, r->slot_parameters, (r->slot_count + 1) * sizeof *r->slot_parameters);
+    cd_low_precision_fini(&r->low);
     cd_replica_destroy(r->replica);
     cd_release(r->allocator, r, sizeof *r);
 }

@@ -6,6 +6,7 @@
 #pragma once
 #include "core/oracle/oracle.h"
 #include "core/run/blob.h"
+#include "core/run/low_precision.h"
 #include "core/run/replica.h"
 
 typedef struct cd_reference {
@@ -13,6 +14,7 @@ typedef struct cd_reference {
     const cddp_plan *plan;
     const cddp_allocator *allocator;
     cd_replica *replica;
+    cd_low_precision low;
     cddp_plan_settings *settings; /* (world size) of each rank */
     cd_sampler **samplers;        /* (world size) made when first asked for */
     cddp_tensor *parameters;      /* (parameter_count) views of the replica's */

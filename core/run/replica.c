@@ -22,6 +22,42 @@ static const cddp_device *device_of(const cddp_plan_settings *settings)
     }
 }
 
+/* A pattern that matches nothing is a typing error, and would silently show nothing. */
+static cddp_status check_patterns(const cd_replica *r, const char *key, const cddp_text_list *patterns, cddp_error *err)
+{
+    const cd_module *module = r->model->module;
+    for (size_t i = 0; i < patterns->count; i++) {
+        bool has_match = false;
+        for (size_t p = 0; !has_match && p < module->parameter_count; p++) {
+            has_match = cd_pattern_matches(patterns->items[i], module->parameters[p].name);
+        }
+        for (size_t b = 0; !has_match && b < module->buffer_count; b++) {
+            has_match = cd_pattern_matches(patterns->items[i], module->buffers[b].name);
+        }
+        if (!has_match) {
+            return cd_fail(err, CDDP_E_CONFIG, "%s: model '%s' has no parameter '%s'; its %zu go from '%s' to '%s'",
+                           key, r->settings.model.name, patterns->items[i], module->parameter_count,
+                           module->parameters[0].name, module->parameters[module->parameter_count - 1].name);
+        }
+    }
+    return CDDP_OK;
+}
+
+static cddp_status check_all_patterns(const cd_replica *r, cddp_error *err)
+{
+    const cddp_plan_settings *s = &r->settings;
+    CD_TRY(check_patterns(r, "model.freeze", &s->model.freeze, err));
+    CD_TRY(check_patterns(r, "model.ignore", &s->model.ignore, err));
+    CD_TRY(check_patterns(r, "ddp.delay_all_reduce_named_params", &s->ddp.delay_all_reduce_named_params, err));
+    for (size_t i = 0; i < r->plan->when_count; i++) {
+        const cddp_plan_when *when = &r->plan->whens[i];
+        CD_TRY(check_patterns(r, "when.freeze", &when->freeze, err));
+        CD_TRY(check_patterns(r, "when.unfreeze", &when->unfreeze, err));
+        CD_TRY(check_patterns(r, "when.replace_parameters", &when->replace_parameters, err));
+    }
+    return CDDP_OK;
+}
+
 static cddp_status make_model(cd_replica *r, cddp_error *err)
 {
     const cddp_plan_model *model = &r->settings.model;
@@ -31,12 +67,17 @@ static cddp_status make_model(cd_replica *r, cddp_error *err)
                                       .dyadic = model->exact, .device = device_of(&r->settings),
                                       .allocator = r->allocator, .prng = &prng};
     CD_TRY(cd_model_create(&options, &r->model, err));
+    CD_TRY(check_all_patterns(r, err));
     r->data_prng = cd_prng_split(&root, "data");
     cd_module *module = r->model->module;
+    r->requires_grad = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->requires_grad);
+    if (r->requires_grad == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a replica");
+    }
     for (size_t i = 0; i < module->parameter_count; i++) {
-        if (cd_patterns_match(&model->freeze, module->parameters[i].name)) {
-            module->parameters[i].requires_grad = false;
-        }
+        cd_parameter *p = &module->parameters[i];
+        p->requires_grad = p->requires_grad && !cd_patterns_match(&model->freeze, p->name);
+        r->requires_grad[i] = p->requires_grad;
     }
     CD_TRY(cd_graph_create(module, r->allocator, &r->graph, err));
     r->uses = cd_allocate_array(r->allocator, r->model->unit_count + 1, sizeof *r->uses);
@@ -73,7 +114,7 @@ static cddp_status collect_parameters(cd_replica *r, const cddp_plan_optimizer *
     }
     for (size_t i = 0; i < module->parameter_count; i++) {
         cd_parameter *parameter = &module->parameters[i];
-        if (parameter->requires_grad &&
+        if ((parameter->requires_grad || cd_plan_unfreezes(r->plan, parameter->name)) &&
             (planned->parameters.count == 0 || cd_patterns_match(&planned->parameters, parameter->name))) {
             made->ordinals[made->count] = (uint32_t)i;
             made->grads[made->count++] = &parameter->grad;
@@ -92,6 +133,7 @@ static cddp_status make_optimizer(cd_replica *r, const cddp_plan_optimizer *plan
     made->name = planned->name != NULL ? planned->name : cd_optimizer_name(options.kind);
     made->steps = planned->steps;
     made->lr = planned->lr;
+    made->in_backward = planned->in_backward;
     CD_TRY(collect_parameters(r, planned, made, err));
     cd_optimizer_parameter *parameters = cd_allocate_array(r->allocator, made->count, sizeof *parameters);
     if (parameters == NULL) {
@@ -173,10 +215,27 @@ void cd_replica_destroy(cd_replica *r)
     }
     cd_release(r->allocator, r->optimizers, r->optimizer_count * sizeof *r->optimizers);
     cd_release(r->allocator, r->uses, (unit_count + 1) * sizeof *r->uses);
+    cd_release(r->allocator, r->requires_grad, (parameter_count + 1) * sizeof *r->requires_grad);
     cd_release(r->allocator, r->order, (parameter_count + 1) * sizeof *r->order);
     cd_graph_destroy(r->graph);
     cd_model_destroy(r->model);
     cd_release(r->allocator, r, sizeof *r);
+}
+
+/* ---- a step ---- */
+
+void cd_replica_begin_step(cd_replica *r, uint32_t rank, uint32_t step, bool *replaced)
+{
+    cd_module *module = r->model->module;
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        cd_parameter *p = &module->parameters[i];
+        cd_parameter_fate fate = {.requires_grad = r->requires_grad[i]};
+        cd_micro_resolve_parameter(r->plan, (cd_micro_place){rank, step, 0}, p->name, &fate);
+        p->requires_grad = fate.requires_grad;
+        if (replaced != NULL) {
+            replaced[i] = fate.is_replaced;
+        }
+    }
 }
 
 /* ---- one micro-step ---- */
@@ -273,7 +332,8 @@ static cddp_status resolve_order(cd_replica *r, const cd_micro *micro, uint32_t 
 cddp_status cd_replica_backward(cd_replica *r, const cd_micro *micro, cd_value *const *losses, uint32_t loss_count,
                                 bool retain_graph, cddp_error *err)
 {
-    cd_backward_options options = {.roots = losses, .root_count = loss_count, .retain_graph = retain_graph};
+    cd_backward_options options = {
+        .roots = losses, .root_count = loss_count, .retain_graph = retain_graph, .create_graph = micro->create_graph};
     if (micro->ready == CD_READY_BY_CHOICE) {
         options.order = CD_READY_CHOSEN;
     } else if (micro->ready != CD_READY_ENGINE) {

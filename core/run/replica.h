@@ -22,6 +22,8 @@ typedef struct cd_replica_optimizer {
     uint32_t *ordinals; /* (count) module parameters that it owns */
     cddp_grad **grads;  /* (count) their slots */
     size_t count;
+    bool in_backward; /* steps each parameter when its bucket is averaged (OIB-01) */
+    bool has_stepped; /* in this step, for the trace */
 } cd_replica_optimizer;
 
 typedef struct cd_replica {
@@ -34,6 +36,7 @@ typedef struct cd_replica {
     cd_replica_optimizer *optimizers; /* (optimizer_count) */
     size_t optimizer_count;
     uint8_t *uses;       /* (unit_count) of the model, for the current micro-step */
+    bool *requires_grad; /* (parameter_count) before any [[when]] changed it */
     uint32_t *order;     /* (parameter_count) scratch for ready orders */
     cd_prng data_prng;
 } cd_replica;
@@ -41,6 +44,10 @@ typedef struct cd_replica {
 cddp_status cd_replica_create(const cddp_plan *plan, uint32_t rank, const cddp_allocator *allocator,
                               cd_replica **replica, cddp_error *err) CDDP_MUST_CHECK;
 void cd_replica_destroy(cd_replica *replica); /* accepts NULL */
+
+/* What [[when]] tables did to the parameters until this step: some stopped or began to require gradients, some were
+** replaced (flags into replaced, (parameter_count), unless NULL). rank: whose tables apply. */
+void cd_replica_begin_step(cd_replica *replica, uint32_t rank, uint32_t step, bool *replaced);
 
 /* One forward of a micro-step: samples first … first + count - 1 of its batch. */
 typedef struct cd_pass {

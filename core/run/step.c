@@ -13,7 +13,8 @@
 static cddp_status declared_divisor(const cd_trainer *t, uint32_t step, uint64_t *divisor, cddp_error *err)
 {
     *divisor = t->plan->world.size;
-    if (!t->settings.join.enable || t->settings.join.divide_by_initial_world_size || t->hook != NULL) {
+    if (!t->settings.join.enable || t->settings.join.divide_by_initial_world_size || t->hook != NULL ||
+        t->divides_after) {
         return CDDP_OK; /* hooks ignore the effective world size (JON-13) */
     }
     *divisor = 0;
@@ -29,7 +30,7 @@ static cddp_status declared_divisor(const cd_trainer *t, uint32_t step, uint64_t
 static cd_oracle_division declared_division(const cd_trainer *t)
 {
     const cddp_plan_ddp *ddp = &t->settings.ddp;
-    if (t->hook != NULL) {
+    if (t->hook != NULL || t->divides_after) {
         return CD_ORACLE_DIVISION_ANY;
     }
     if (ddp->batched_grad_copy) {
@@ -53,15 +54,22 @@ static bool hook_is_judged_by_its_law(const cd_trainer *t)
 static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
     uint64_t divisor;
+    const cddp_dtype low = cd_mixed_dtype(t->settings.mixed_precision.param_dtype);
     if (t->oracle == NULL) {
         return CDDP_OK;
     }
     cd_trainer_refresh_views(t);
     CD_TRY(declared_divisor(t, last->place.step, &divisor, err));
-    const cd_oracle_reduction reduction = {.step = last->place.step, .micro_step = last->place.micro_step,
-                                     .division = declared_division(t), .wire = t->wire,
-                                     .lossy = hook_is_judged_by_its_law(t),
-                                     .divisor = divisor, .micro_first = t->window_first, .gradients = t->grad_views};
+    const cd_oracle_reduction reduction = {.step = last->place.step,
+                                           .micro_step = last->place.micro_step,
+                                           .division = declared_division(t),
+                                           .wire = t->wire,
+                                           .accumulates_low = low != CDDP_DTYPE_COUNT,
+                                           .local = low,
+                                           .lossy = hook_is_judged_by_its_law(t),
+                                           .divisor = divisor,
+                                           .micro_first = t->window_first,
+                                           .gradients = t->grad_views};
     CD_TRY(cd_oracle_judge_gradients(t->oracle, &reduction, t->buffer_views, err));
     return CDDP_OK;
 }
@@ -78,7 +86,7 @@ cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro, cddp_e
 
 /* ---- the update ---- */
 
-static cddp_status keep_before(cd_trainer *t, cddp_error *err)
+cddp_status cd_trainer_keep_before(cd_trainer *t, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; t->oracle != NULL && i < module->parameter_count; i++) {
@@ -108,15 +116,14 @@ static cddp_status judge_update(cd_trainer *t, uint32_t step, uint32_t stepped, 
 
 typedef struct update {
     uint32_t due, overflowed; /* bit per optimizer */
-    double norm, clip;        /* of all gradients; NaN and 1 without clipping */
-    double loss_scale;
+    cd_trainer_decision decision;
 } update;
 
 static cddp_status clip(cd_trainer *t, update *u, cddp_error *err)
 {
-    CD_TRY(cd_clip_grad_norm(t->grads, t->grad_count, t->settings.clip.max_norm, &u->norm, err));
-    const double coefficient = t->settings.clip.max_norm / (u->norm + 1e-6);
-    u->clip = coefficient < 1.0 ? coefficient : 1.0;
+    CD_TRY(cd_clip_grad_norm(t->grads, t->grad_count, t->settings.clip.max_norm, &u->decision.norm, err));
+    const double coefficient = t->settings.clip.max_norm / (u->decision.norm + 1e-6);
+    u->decision.clip = coefficient < 1.0 ? coefficient : 1.0;
     return CDDP_OK;
 }
 
@@ -149,54 +156,70 @@ static cddp_status prepare_gradients(cd_trainer *t, update *u, cddp_error *err)
     return CDDP_OK;
 }
 
-static void tell_step(cd_trainer *t, size_t index, const update *u, bool skipped)
+void cd_trainer_tell_step(cd_trainer *t, size_t optimizer, const cd_trainer_decision *decision)
 {
-    const cd_replica_optimizer *o = &t->replica->optimizers[index];
-    CD_EMIT(t->tracer, optimizer_step, o->name, .optimizer = (int64_t)index, .skipped = skipped,
-            .lr = cd_f64_bits(cd_replica_lr(t->replica, index, t->step)), .loss_scale = cd_f64_bits(u->loss_scale),
-            .clip = cd_f64_bits(u->clip), .norm = cd_f64_bits(u->norm),
-            .unscaled_before_clip = t->settings.clip.place != 2);
+    const cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
+    CD_EMIT(t->tracer, optimizer_step, o->name, .optimizer = (int64_t)optimizer, .skipped = decision->skipped,
+            .lr = cd_f64_bits(cd_replica_lr(t->replica, optimizer, t->step)),
+            .loss_scale = cd_f64_bits(decision->loss_scale), .clip = cd_f64_bits(decision->clip),
+            .norm = cd_f64_bits(decision->norm), .unscaled_before_clip = t->settings.clip.place != 2);
 }
 
-static cddp_status tell_touches(cd_trainer *t, size_t index, cddp_error *err)
+cddp_status cd_trainer_tell_touch(cd_trainer *t, size_t optimizer, size_t position, cddp_error *err)
+{
+    const cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
+    uint64_t digest = 0;
+    if (t->tracer == NULL) {
+        return CDDP_OK;
+    }
+    CD_TRY(cd_optimizer_state_digest(o->optimizer, position, &digest, err));
+    CD_EMIT(t->tracer, optimizer_touch, NULL, .optimizer = (int64_t)optimizer,
+            .param = t->variables[o->ordinals[position]], .touched = o->grads[position]->kind != CDDP_GRAD_UNDEFINED,
+            .state = (int64_t)digest);
+    return CDDP_OK;
+}
+
+/* One optimizer after the backward. */
+static cddp_status step_optimizer(cd_trainer *t, size_t index, const update *u, cddp_error *err)
 {
     const cd_replica_optimizer *o = &t->replica->optimizers[index];
-    for (size_t k = 0; t->tracer != NULL && k < o->count; k++) {
-        uint64_t digest = 0;
-        CD_TRY(cd_optimizer_state_digest(o->optimizer, k, &digest, err));
-        CD_EMIT(t->tracer, optimizer_touch, NULL, .optimizer = (int64_t)index, .param = t->variables[o->ordinals[k]],
-                .touched = o->grads[k]->kind != CDDP_GRAD_UNDEFINED, .state = (int64_t)digest);
+    cd_trainer_decision decision = u->decision;
+    decision.skipped = (u->overflowed >> index & 1u) != 0;
+    cd_trainer_tell_step(t, index, &decision);
+    if (decision.skipped) {
+        return CDDP_OK;
+    }
+    cd_optimizer_set_lr(o->optimizer, cd_replica_lr(t->replica, index, t->step));
+    CD_TRY(cd_optimizer_step(o->optimizer, err));
+    for (size_t k = 0; k < o->count; k++) {
+        CD_TRY(cd_trainer_tell_touch(t, index, k, err));
     }
     return CDDP_OK;
 }
 
 cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
-    update u = {.norm = NAN, .clip = 1.0, .loss_scale = t->loss_scale};
+    update u = {.decision = {.norm = NAN, .clip = 1.0, .loss_scale = t->loss_scale}};
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
         u.due |= cd_replica_is_due(t->replica, i, t->step) ? 1u << i : 0u;
     }
     if (last->skip == CD_SKIP_STEP) {
+        u.decision.skipped = true;
         for (size_t i = 0; i < t->replica->optimizer_count; i++) {
-            tell_step(t, i, &u, true);
+            cd_trainer_tell_step(t, i, &u.decision);
         }
         return CDDP_OK;
     }
     CD_TRY(prepare_gradients(t, &u, err));
-    CD_TRY(keep_before(t, err));
+    if (!cd_trainer_steps_in_backward(t)) {
+        CD_TRY(cd_trainer_keep_before(t, err));
+    }
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
-        cd_optimizer *optimizer = t->replica->optimizers[i].optimizer;
-        if ((u.due >> i & 1u) == 0) {
-            continue;
-        }
-        const bool skipped = (u.overflowed >> i & 1u) != 0;
-        tell_step(t, i, &u, skipped);
-        if (!skipped) {
-            cd_optimizer_set_lr(optimizer, cd_replica_lr(t->replica, i, t->step));
-            CD_TRY(cd_optimizer_step(optimizer, err));
-            CD_TRY(tell_touches(t, i, err));
+        if ((u.due >> i & 1u) != 0 && !t->replica->optimizers[i].in_backward) {
+            CD_TRY(step_optimizer(t, i, &u, err));
         }
     }
+    CD_TRY(cd_trainer_end_step_in_backward(t, err));
     CD_TRY(judge_update(t, t->step, u.due & ~u.overflowed, err));
     if (t->settings.amp.enable) {
         CD_TRY(cd_loss_scaler_update(&t->scaler, err));

@@ -20,7 +20,8 @@ void cd_trainer_refresh_views(cd_trainer *t)
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; i < module->parameter_count; i++) {
         t->views[i] = module->parameters[i].tensor;
-        t->grad_views[i] = module->parameters[i].grad;
+        const bool is_kept = t->averaged[i].kind != CDDP_GRAD_UNDEFINED; /* See Note [A step before the step] */
+        t->grad_views[i] = is_kept ? t->averaged[i] : module->parameters[i].grad;
     }
     for (size_t i = 0; i < module->buffer_count; i++) {
         t->buffer_views[i] = module->buffers[i].tensor;
@@ -29,23 +30,25 @@ void cd_trainer_refresh_views(cd_trainer *t)
 
 /* ---- the wrapper ---- */
 
-/* Names that the ignore patterns stand for. */
-static cddp_status expand_ignored(cd_trainer *t, const char **names, size_t *count)
+/* Names that patterns stand for, appended. */
+static void expand_parameters(const cd_trainer *t, const cddp_text_list *patterns, const char **names, size_t *count)
 {
     const cd_module *module = cd_trainer_module(t);
-    const cddp_text_list *patterns = &t->settings.model.ignore;
-    *count = 0;
     for (size_t i = 0; i < module->parameter_count; i++) {
         if (cd_patterns_match(patterns, module->parameters[i].name)) {
             names[(*count)++] = module->parameters[i].name;
         }
     }
+}
+
+static void expand_buffers(const cd_trainer *t, const cddp_text_list *patterns, const char **names, size_t *count)
+{
+    const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; i < module->buffer_count; i++) {
         if (cd_patterns_match(patterns, module->buffers[i].name)) {
             names[(*count)++] = module->buffers[i].name;
         }
     }
-    return CDDP_OK;
 }
 
 static cddp_ddp_options wrapper_options(const cd_trainer *t)
@@ -67,6 +70,10 @@ static cddp_ddp_options wrapper_options(const cd_trainer *t)
     options.static_graph = d->static_graph;
     options.skip_all_reduce_unused_params = d->skip_all_reduce_unused_params;
     options.batched_grad_copy = d->batched_grad_copy;
+    options.param_to_hook_all_reduce = d->param_to_hook_all_reduce;
+    options.mixed_param_dtype = cd_mixed_dtype(t->settings.mixed_precision.param_dtype);
+    options.mixed_reduce_dtype = cd_mixed_dtype(t->settings.mixed_precision.reduce_dtype);
+    options.mixed_buffer_dtype = cd_mixed_dtype(t->settings.mixed_precision.buffer_dtype);
     options.join_broadcast_optimizer_state = t->settings.join.broadcast_optimizer_state;
     return options;
 }
@@ -79,8 +86,9 @@ static cddp_status wrap(cd_trainer *t, cddp_error *err)
     cddp_parameter *parameters = cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *parameters);
     cddp_buffer *buffers = cd_allocate_array(t->allocator, module->buffer_count + 1, sizeof *buffers);
     const char **ignored = cd_allocate_array(t->allocator, name_count, sizeof *ignored);
+    const char **delayed = cd_allocate_array(t->allocator, name_count, sizeof *delayed);
     cddp_ddp_options options = wrapper_options(t);
-    if (parameters == NULL || buffers == NULL || ignored == NULL) {
+    if (parameters == NULL || buffers == NULL || ignored == NULL || delayed == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory to wrap model '%s'", t->settings.model.name);
         goto out;
     }
@@ -92,12 +100,15 @@ static cddp_status wrap(cd_trainer *t, cddp_error *err)
     for (size_t i = 0; i < module->buffer_count; i++) {
         buffers[i] = (cddp_buffer){module->buffers[i].name, module->buffers[i].tensor};
     }
-    CD_TRY_OUT(expand_ignored(t, ignored, &options.ignore_count));
+    expand_parameters(t, &t->settings.model.ignore, ignored, &options.ignore_count);
+    expand_buffers(t, &t->settings.model.ignore, ignored, &options.ignore_count);
+    expand_parameters(t, &t->settings.ddp.delay_all_reduce_named_params, delayed, &options.delay_all_reduce_count);
     options.parameters = parameters;
     options.parameter_count = module->parameter_count;
     options.buffers = buffers;
     options.buffer_count = module->buffer_count;
     options.parameters_and_buffers_to_ignore = ignored;
+    options.delay_all_reduce_named_params = delayed;
     CD_TRY_OUT(cddp_ddp_create(&options, &t->ddp, err));
     for (size_t i = 0; i < module->parameter_count; i++) {
         t->variables[i] = (int32_t)cddp_ddp_variable_index(t->ddp, module->parameters[i].name);
@@ -106,19 +117,38 @@ out:
     cd_release(t->allocator, parameters, (module->parameter_count + 1) * sizeof *parameters);
     cd_release(t->allocator, buffers, (module->buffer_count + 1) * sizeof *buffers);
     cd_release(t->allocator, ignored, name_count * sizeof *ignored);
+    cd_release(t->allocator, delayed, name_count * sizeof *delayed);
     return status;
 }
 
-/* The declared dtype of gradients, where the model has only one. */
+/* The declared dtypes: of gradients, where the model has only one, and of reductions under mixed precision. */
 static void tell_gradient_policy(cd_trainer *t)
 {
     const cd_module *module = cd_trainer_module(t);
+    const cddp_dtype low = cd_mixed_dtype(t->settings.mixed_precision.param_dtype);
     for (size_t i = 0; i < module->parameter_count; i++) {
         if (module->parameters[i].tensor.dtype != (cddp_dtype)t->settings.model.dtype) {
             return;
         }
     }
-    CD_EMIT(t->tracer, policy, "model.dtype", .site = 1, .dtype = t->settings.model.dtype);
+    if (low != CDDP_DTYPE_COUNT) {
+        CD_EMIT(t->tracer, policy, "mixed_precision.param_dtype", .site = 1, .dtype = low);
+    } else {
+        CD_EMIT(t->tracer, policy, "model.dtype", .site = 1, .dtype = t->settings.model.dtype);
+    }
+}
+
+/* MIX-04: buckets travel in reduce_dtype, or else as they are, which is param_dtype. */
+static void declare_mixed_precision(cd_trainer *t)
+{
+    const cddp_dtype low = cd_mixed_dtype(t->settings.mixed_precision.param_dtype);
+    const cddp_dtype wire = cd_mixed_dtype(t->settings.mixed_precision.reduce_dtype);
+    if (low == CDDP_DTYPE_COUNT && wire == CDDP_DTYPE_COUNT) {
+        return;
+    }
+    t->divides_after = true;
+    t->wire = wire != CDDP_DTYPE_COUNT ? wire : low;
+    CD_EMIT(t->tracer, policy, "mixed_precision.reduce_dtype", .site = 0, .dtype = t->wire);
 }
 
 static cddp_status find_hook(const cd_trainer *t, const char *name, const cddp_hook **hook, cddp_error *err)
@@ -157,6 +187,8 @@ static cddp_status register_hook(cd_trainer *t, cddp_error *err)
     const cddp_plan_hook chosen = translate_hook(&t->settings.hook), *planned = &chosen;
     t->hook = t->inner_hook = NULL;
     t->wire = CDDP_DTYPE_COUNT;
+    t->divides_after = cd_trainer_steps_in_backward(t);
+    declare_mixed_precision(t);
     if (planned->name == NULL) {
         return CDDP_OK;
     }
@@ -181,6 +213,8 @@ static cddp_status allocate_arrays(cd_trainer *t, cddp_error *err)
     t->slot_count = cd_replica_slot_count(t->replica);
     t->variables = cd_allocate_array(t->allocator, parameters, sizeof *t->variables);
     t->reachable = cd_allocate_array(t->allocator, parameters, sizeof *t->reachable);
+    t->replaced = cd_allocate_array(t->allocator, parameters, sizeof *t->replaced);
+    t->averaged = cd_allocate_array(t->allocator, parameters, sizeof *t->averaged);
     t->reachable_variables = cd_allocate_array(t->allocator, parameters, sizeof *t->reachable_variables);
     t->contributions = cd_allocate_array(t->allocator, parameters, sizeof *t->contributions);
     t->views = cd_allocate_array(t->allocator, parameters, sizeof *t->views);
@@ -191,14 +225,15 @@ static cddp_status allocate_arrays(cd_trainer *t, cddp_error *err)
     t->slots = cd_allocate_array(t->allocator, t->slot_count + 1, sizeof *t->slots);
     t->join_state = cd_allocate_array(t->allocator, t->slot_count + 1, sizeof *t->join_state);
     t->slot_parameters = cd_allocate_array(t->allocator, t->slot_count + 1, sizeof *t->slot_parameters);
-    if (t->variables == NULL || t->reachable == NULL || t->reachable_variables == NULL || t->contributions == NULL ||
-        t->views == NULL || t->before == NULL || t->grads == NULL || t->grad_views == NULL || t->buffer_views == NULL || t->slots == NULL || t->join_state == NULL ||
-        t->slot_parameters == NULL) {
+    if (t->variables == NULL || t->reachable == NULL || t->replaced == NULL || t->averaged == NULL ||
+        t->reachable_variables == NULL || t->contributions == NULL || t->views == NULL || t->before == NULL ||
+        t->grads == NULL || t->grad_views == NULL || t->buffer_views == NULL || t->slots == NULL ||
+        t->join_state == NULL || t->slot_parameters == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the tables of rank %u", t->rank->rank);
     }
     t->grad_count = 0;
     for (size_t i = 0; i < module->parameter_count; i++) {
-        if (module->parameters[i].requires_grad) {
+        if (module->parameters[i].requires_grad || cd_plan_unfreezes(t->plan, module->parameters[i].name)) {
             t->grads[t->grad_count++] = &cd_trainer_module(t)->parameters[i].grad;
         }
     }
@@ -220,6 +255,11 @@ static void release_arrays(cd_trainer *t)
                                          t->before[i].storage);
         }
     }
+    for (size_t i = 0; t->averaged != NULL && i < parameters; i++) {
+        cddp_grad_fini(&t->averaged[i]);
+    }
+    cd_release(t->allocator, t->averaged, parameters * sizeof *t->averaged);
+    cd_release(t->allocator, t->replaced, parameters * sizeof *t->replaced);
     cd_release(t->allocator, t->variables, parameters * sizeof *t->variables);
     cd_release(t->allocator, t->reachable, parameters * sizeof *t->reachable);
     cd_release(t->allocator, t->reachable_variables, parameters * sizeof *t->reachable_variables);
@@ -233,7 +273,8 @@ static void release_arrays(cd_trainer *t)
     cd_release(t->allocator, t->slots, (t->slot_count + 1) * sizeof *t->slots);
     cd_release(t->allocator, t->slot_parameters, (t->slot_count + 1) * sizeof *t->slot_parameters);
     t->variables = NULL;
-    t->reachable = t->reachable_variables = NULL;
+    t->reachable = t->reachable_variables = t->replaced = NULL;
+    t->averaged = NULL;
     t->contributions = NULL;
     t->views = t->before = t->buffer_views = t->slots = t->join_state = NULL;
     t->grad_views = NULL;
@@ -253,6 +294,7 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
     CD_TRY(cd_trainer_tell_buffers(t, CD_MOMENT_BEFORE_INIT, err));
     CD_TRY(wrap(t, err));
     CD_TRY(register_hook(t, err));
+    CD_TRY(cd_trainer_attach_optimizers(t, err));
     tell_gradient_policy(t);
     CD_TRY(cd_trainer_tell_parameters(t, CD_MOMENT_AFTER_INIT, err));
     CD_TRY(cd_trainer_tell_buffers(t, CD_MOMENT_AFTER_INIT, err));
@@ -277,6 +319,17 @@ static bool model_is_sample_wise(const cd_module *module)
     return module->buffer_count == 0; /* statistics of a batch live in buffers */
 }
 
+static cd_oracle_path path_of(const cd_trainer *t, size_t parameter)
+{
+    if (t->variables[parameter] != CD_NO_VARIABLE) {
+        return CD_ORACLE_PATH_BUCKET;
+    }
+    return cd_patterns_match(&t->settings.ddp.delay_all_reduce_named_params,
+                             cd_trainer_module(t)->parameters[parameter].name)
+               ? CD_ORACLE_PATH_DELAYED
+               : CD_ORACLE_PATH_LOCAL;
+}
+
 static cddp_status make_oracle(cd_trainer *t, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -295,7 +348,8 @@ static cddp_status make_oracle(cd_trainer *t, cddp_error *err)
     const cd_module *reference = t->reference->replica->model->module;
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cd_parameter *p = &reference->parameters[i];
-        parameters[i] = (cd_oracle_parameter){p->name, cddp_tensor_numel(&p->tensor), p->tensor.dtype, t->variables[i]};
+        parameters[i] = (cd_oracle_parameter){p->name, cddp_tensor_numel(&p->tensor), p->tensor.dtype, t->variables[i],
+                                              path_of(t, i)};
     }
     const cd_oracle_options options = {
         .parameters = parameters, .parameter_count = module->parameter_count, .buffer_count = module->buffer_count,
@@ -321,11 +375,19 @@ static cddp_status open_group(cd_trainer *t, cddp_error *err)
     for (uint32_t i = 0; i < world; i++) {
         members[i] = i;
     }
-    const cddp_group_options options = {
-        .size = sizeof options, .backend = t->options.backend, .rank = t->rank, .tracer = t->tracer,
-        .spec = {.size = sizeof options.spec, .name = "world", .group_rank = t->rank->rank, .group_size = world,
-                 .members = members, .timeout_ns = t->plan->world.timeout_ms * 1000000u,
-                 .in_flight_max = (uint32_t)t->plan->world.in_flight_max, .options = t->plan->world.backend_options}};
+    const cddp_group_options options = {.size = sizeof options,
+                                        .backend = t->options.backend,
+                                        .rank = t->rank,
+                                        .tracer = t->tracer,
+                                        .sequence_start = t->plan->world.sequence_start,
+                                        .spec = {.size = sizeof options.spec,
+                                                 .name = "world",
+                                                 .group_rank = t->rank->rank,
+                                                 .group_size = world,
+                                                 .members = members,
+                                                 .timeout_ns = t->plan->world.timeout_ms * 1000000u,
+                                                 .in_flight_max = (uint32_t)t->plan->world.in_flight_max,
+                                                 .options = t->plan->world.backend_options}};
     CD_TRY_OUT(cddp_group_create(&options, &t->group, err));
 out:
     cd_release(t->allocator, members, world * sizeof *members);
@@ -394,7 +456,14 @@ static cddp_status train_step(cd_trainer *t, uint32_t step, cddp_error *err)
     cd_micro micro = {0};
     t->step = step;
     t->window_first = 0;
+    cd_replica_begin_step(t->replica, t->rank->rank, step, t->replaced);
+    for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++) {
+        cddp_grad_drop(&t->averaged[i]);
+    }
     cd_trainer_refresh_views(t);
+    if (cd_trainer_steps_in_backward(t)) {
+        CD_TRY(cd_trainer_keep_before(t, err));
+    }
     if (t->oracle != NULL) {
         CD_TRY(cd_oracle_begin_step(t->oracle, step, t->views, t->grad_views, err));
     }

@@ -3,7 +3,7 @@
 **
 ** The parts: trainer.c builds and destroys, micro_step.c is one forward and backward, step.c one optimizer step,
 ** observe.c what enters the trace, collectives.c what the program communicates by itself, checkpoint.c saving,
-** throwing away and loading.
+** throwing away and loading, in_backward.c optimizers that step while backward runs.
 **
 ** Lifetime   create → train → destroy, on the rank's own thread or fiber.
 ** Errors     an error of the wrapped runtime ends the training of this rank, as an exception would.
@@ -44,10 +44,12 @@ typedef struct cd_trainer {
     cd_replica *replica;
     const cddp_hook *hook;    /* NULL: none */
     const cddp_hook *inner_hook; /* what a wrapper wraps; else NULL */
-    cddp_dtype wire;          /* of its reductions, or CDDP_DTYPE_COUNT: the bucket's own */
+    bool divides_after;          /* something in the hook's slot sums and then divides by the world (MIX-04, OIB-02) */
+    cddp_dtype wire;             /* of its reductions, or CDDP_DTYPE_COUNT: the bucket's own */
     cddp_ddp *ddp;
-    int32_t *variables;       /* (parameter_count) variable index of each parameter, or CD_NO_VARIABLE */
-    bool *reachable;          /* (parameter_count) of the graph search */
+    int32_t *variables; /* (parameter_count) variable index of each parameter, or CD_NO_VARIABLE */
+    bool *reachable;    /* (parameter_count) of the graph search */
+    bool *replaced;     /* (parameter_count) the wrapper hears of the old parameter only */
     bool *reachable_variables;
     uint64_t *contributions;  /* (parameter_count) accumulations since gradients were dropped */
     cddp_grad **grads;        /* (grad_count) slots of every parameter that requires grad */
@@ -62,9 +64,10 @@ typedef struct cd_trainer {
     cddp_tensor *views;       /* (parameter_count) parameters as the oracle takes them */
     cddp_tensor *buffer_views;
     cddp_grad *grad_views;
-    cddp_tensor *before;      /* (parameter_count) copies of the parameters before the step, owned */
-    cddp_tensor *slots;       /* (slot_count) of the optimizers */
-    cddp_tensor *join_state;  /* those that travel at the end of join */
+    cddp_grad *averaged;     /* (parameter_count) what optimizers in backward consumed in this step, owned */
+    cddp_tensor *before;     /* (parameter_count) copies of the parameters before the step, owned */
+    cddp_tensor *slots;      /* (slot_count) of the optimizers */
+    cddp_tensor *join_state; /* those that travel at the end of join */
     int32_t *slot_parameters;
     size_t slot_count;
 
@@ -97,11 +100,28 @@ void cd_trainer_set_callbacks(cd_trainer *t);
 cddp_status cd_tensor_add_number(const cddp_tensor *tensor, double number, cddp_error *err) CDDP_MUST_CHECK;
 
 /* step.c */
+/* Copies what judging the update needs: parameters and the state of the optimizers. */
+cddp_status cd_trainer_keep_before(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *err) CDDP_MUST_CHECK;
 /* A reduction in the middle of a step: judged by itself; what follows adds to its result (FIN-06). */
 cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_zero_grad(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+
+typedef struct cd_trainer_decision {
+    bool skipped;
+    double norm, clip; /* of all gradients; NaN and 1 without clipping */
+    double loss_scale;
+} cd_trainer_decision;
+void cd_trainer_tell_step(cd_trainer *t, size_t optimizer, const cd_trainer_decision *decision);
+/* position: of the parameter in the optimizer. */
+cddp_status cd_trainer_tell_touch(cd_trainer *t, size_t optimizer, size_t position, cddp_error *err) CDDP_MUST_CHECK;
+
+/* in_backward.c: See Note [A step before the step] */
+bool cd_trainer_steps_in_backward(const cd_trainer *t);
+cddp_status cd_trainer_attach_optimizers(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+/* Tells of what they did not step on. */
+cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 
 /* collectives.c */
 typedef enum cd_place { CD_PLACE_BEFORE_FORWARD, CD_PLACE_BEFORE_BACKWARD, CD_PLACE_AFTER_BACKWARD, CD_PLACE_AFTER_STEP } cd_place_in_step;

@@ -27,6 +27,7 @@ typedef struct cddp_group_options {
     cddp_group_spec spec;
     cddp_tracer *tracer;         /* may be NULL; borrowed until the group is destroyed */
     uint32_t works_max;          /* works in flight at most; 0: 1024. Slots are made once, at creation */
+    uint64_t sequence_start;     /* number of the first operation, equal on all members */
 } cddp_group_options;
 
 CDDP_API cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **group,
@@ -49,7 +50,7 @@ CDDP_API const char *cddp_group_name(const cddp_group *group);
 CDDP_API const char *cddp_group_backend_name(const cddp_group *group); /* for people, never to decide behaviour */
 CDDP_API uint32_t cddp_group_id(const cddp_group *group); /* as in trace events; equal on all members */
 CDDP_API const cddp_capabilities *cddp_group_capabilities(const cddp_group *group);
-CDDP_API uint64_t cddp_group_sequence(const cddp_group *group); /* operations posted so far */
+CDDP_API uint64_t cddp_group_sequence(const cddp_group *group); /* number of the next operation */
 CDDP_API uint64_t cddp_group_bytes(const cddp_group *group); /* of what this rank gave to them: its inputs */
 CDDP_API cddp_rank *cddp_group_world_rank(const cddp_group *group);
 

@@ -66,7 +66,14 @@ typedef struct cddp_plan_ddp {
     double bucket_cap_mb;
     cddp_f64_list bucket_cap_mb_list;
     uint64_t first_bucket_bytes;
+    cddp_text_list delay_all_reduce_named_params; /* patterns (DEL-01) */
+    const char *param_to_hook_all_reduce;         /* the trigger, or NULL */
 } cddp_plan_ddp;
+
+/* 0: full precision; else what DDP's own mixed precision casts to (MIX-01). */
+typedef struct cddp_plan_mixed_precision {
+    int64_t param_dtype, reduce_dtype, buffer_dtype; /* 0 none, 1 f16, 2 bf16, 3 f32 */
+} cddp_plan_mixed_precision;
 
 typedef struct cddp_plan_hook {
     const char *name;    /* NULL: none, the reducer divides and all-reduces */
@@ -114,6 +121,7 @@ typedef struct cddp_plan_join {
 typedef struct cddp_plan_settings {
     cddp_plan_model model;
     cddp_plan_ddp ddp;
+    cddp_plan_mixed_precision mixed_precision;
     cddp_plan_hook hook;
     cddp_plan_train train;
     cddp_plan_data data;
@@ -139,6 +147,7 @@ typedef struct cddp_plan_optimizer {
     cddp_selector steps;       /* when it steps */
     double lr, momentum, dampening, weight_decay, beta1, beta2, eps;
     bool nesterov;
+    bool in_backward;          /* steps on each bucket as soon as it is averaged (OIB-01) */
 } cddp_plan_optimizer;
 
 typedef struct cddp_plan_group {
@@ -183,6 +192,10 @@ typedef struct cddp_plan_when {
     int64_t early_step;    /* 1: the optimizer steps before backward ended */
     int64_t touch_buffers; /* 1: this rank adds its rank number to every buffer before forward */
     int64_t touch_parameters; /* 1: this rank adds 1 to every parameter after the step */
+    cddp_text_list freeze, unfreeze; /* patterns of parameters whose requires_grad changes here, for good */
+    cddp_text_list replace_parameters; /* patterns: a new parameter takes the place of the wrapped one, for good */
+    int64_t replace_buffers; /* 1: every buffer is replaced by an equal one before the forward (BUF-01) */
+    int64_t create_graph;  /* 1: backward with create_graph (GRD-09) */
     int64_t compute_us;    /* extra time before the forward */
 } cddp_plan_when;
 
@@ -204,6 +217,7 @@ typedef struct cddp_plan_world {
     const char *backend_options;
     uint64_t timeout_ms;    /* of every operation; 0: the backend's */
     uint64_t in_flight_max; /* slots per rank; 0: unbounded */
+    uint64_t sequence_start; /* number of every group's first operation */
 } cddp_plan_world;
 
 /* The simulator's cluster; transports of the real world bring their own. */

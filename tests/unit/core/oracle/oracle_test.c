@@ -205,7 +205,7 @@ static cd_oracle_summary judge(scene *s, cd_oracle_division division, cd_memory_
     toy_init(&free_engine, s->world_size);
     toy_init(&start, s->world_size);
     for (size_t p = 0; p < PARAMETERS; p++)
-        metas[p] = (cd_oracle_parameter){shapes[p].name, shapes[p].numel, CDDP_F32, (int32_t)p};
+        metas[p] = (cd_oracle_parameter){shapes[p].name, shapes[p].numel, CDDP_F32, (int32_t)p, CD_ORACLE_PATH_BUCKET};
     cd_memory_sink_init(trace, NULL);
     assert_ok(cddp_tracer_create(NULL, &trace->sink, CDDP_TRACE_DIGEST, &tracer, &err), &err);
     cd_oracle_options options = {.parameters = metas,
@@ -421,7 +421,7 @@ static cddp_status create_oracle(const cddp_allocator *allocator, void *argument
     cd_oracle *oracle = NULL;
     cd_oracle_share *share = NULL;
     for (size_t p = 0; p < PARAMETERS; p++)
-        metas[p] = (cd_oracle_parameter){shapes[p].name, shapes[p].numel, CDDP_F32, (int32_t)p};
+        metas[p] = (cd_oracle_parameter){shapes[p].name, shapes[p].numel, CDDP_F32, (int32_t)p, CD_ORACLE_PATH_BUCKET};
     cddp_status status = cd_oracle_share_create(allocator, &share, err);
     if (status == CDDP_OK) {
         cd_oracle_options options = {.parameters = metas,

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reference's own mixed precision: parameters cast before a forward, gradients born in the low dtype (MIX-02).
+**
+** Apart from the runtime's on purpose: the reference must not lean on what it judges.
+**
+** Lifetime   init → (begin → forwards and backwards → end)* → fini. Borrows the module. Slots borrow low-precision
+**            homes between begin and end.
+*/
+#pragma once
+#include "cddp/plan.h"
+#include "core/model/module.h"
+
+typedef struct cd_low_parameter {
+    cddp_tensor value;     /* device NULL: this parameter is not cast */
+    cddp_tensor home;      /* of its gradient, while low */
+    cddp_tensor full_home; /* the slot's own */
+} cd_low_parameter;
+
+typedef struct cd_low_precision {
+    cd_module *module;
+    const cddp_allocator *allocator;
+    cd_low_parameter *parameters; /* (parameter_count); NULL: full precision */
+    bool is_low;
+} cd_low_precision;
+
+/* The dtype that a key of [mixed_precision] names; CDDP_DTYPE_COUNT: none. */
+cddp_dtype cd_mixed_dtype(int64_t choice);
+
+cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_settings *settings, cd_module *module,
+                                  const cddp_allocator *allocator, cddp_error *err) CDDP_MUST_CHECK;
+void cd_low_precision_fini(cd_low_precision *low); /* accepts a zeroed struct */
+/* Casts parameters, and gradients that exist, down. */
+cddp_status cd_low_precision_begin(cd_low_precision *low, cddp_error *err) CDDP_MUST_CHECK;
+/* Slots have their own homes again; gradients are cast up. Does nothing when they have. */
+cddp_status cd_low_precision_end(cd_low_precision *low, cddp_error *err) CDDP_MUST_CHECK;
+/* The tensor that forward computes with. */
+const cddp_tensor *cd_low_precision_get(const cd_low_precision *low, uint32_t parameter);
