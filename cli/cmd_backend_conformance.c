@@ -163,7 +163,7 @@ static cddp_status run_card(card *c, uint64_t ranks, cddp_rank_result *results, 
     cddp_run_options run = cddp_run_options_default();
     CD_TRY_OUT(make_plan(c, ranks, &plan, err));
     CD_TRY_OUT(cd_plugins_need_backend((cd_cli *)(uintptr_t)c->cli, c->backend, err));
-    cd_compose_options options = {.plan = plan, .registry = c->cli->registry, .level = CDDP_TRACE_ORDER};
+    cd_compose_options options = {.plan = plan, .registry = c->cli->registry, .level = CDDP_TRACE_ORDER, .node = getenv("CDDP_NODE")};
     CD_TRY_OUT(cd_compose_open(&options, &compose, err));
     cd_compose_fill(compose, &run);
     if (run.relay != NULL) run.relay->target = &c->sink;

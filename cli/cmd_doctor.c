@@ -52,6 +52,21 @@ static void put(cd_text *text, const char *name, bool works, const char *words)
     cd_text_wrap(text, words, 18, 110);
 }
 
+/* One of each kind, over the simulator, which is always there. */
+static void put_compositions(cd_cli *cli, cd_text *text)
+{
+    static const char *const examples[] = {"cpu:sim",   "rr:2:sim",        "hier:per=1:sim",
+                                           "check:sim", "check:after:sim", "fault:delay=1us:sim"};
+    char words[1024];
+    for (size_t i = 0; i < sizeof examples / sizeof examples[0]; i++) {
+        try_backend(cli, examples[i], words, sizeof words);
+        cd_text_style(text, words[0] == '\0' ? CD_STYLE_GREEN : CD_STYLE_YELLOW, "%-6s",
+                      words[0] == '\0' ? "works" : "no");
+        cd_text_printf(text, " %-20s ", examples[i]);
+        cd_text_wrap(text, words[0] == '\0' ? "a composition, here over the simulator" : words, 28, 110);
+    }
+}
+
 int cd_command_doctor(cd_cli *cli)
 {
     char words[1024];
@@ -70,6 +85,7 @@ int cd_command_doctor(cd_cli *cli)
         try_backend(cli, backend->name, words, sizeof words);
         put(&text, backend->name, words[0] == '\0', words[0] == '\0' ? "from a plugin" : words);
     }
+    put_compositions(cli, &text);
     int exit_code = cd_cli_write(cli, &text, CD_EXIT_VERIFIED);
     cd_text_fini(&text);
     return exit_code;

@@ -5,7 +5,7 @@
 #include "cli/command.h"
 #include "cli/scenarios.h"
 #include "cli/hook_summary.h"
-#include "cli/suggest.h"
+#include "core/base/suggest.h"
 #include "cli/tag.h"
 #include "core/base/error.h"
 #include "core/trace/event.h"

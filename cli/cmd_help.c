@@ -3,7 +3,7 @@
 #include "cddp/cddp.h"
 #include "cli/command.h"
 #include "cli/provenance.h"
-#include "cli/suggest.h"
+#include "core/base/suggest.h"
 #include "core/base/error.h"
 
 #include <stdio.h>

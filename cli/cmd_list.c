@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* list: the registries of the program, as it runs, plugins included. */
 #include "backends/builtin.h"
+#include "cddp/composition.h"
 #include "cddp/plan.h"
 #include "cli/command.h"
 #include "cli/hook_summary.h"
 #include "cli/scenarios.h"
-#include "cli/suggest.h"
+#include "core/base/suggest.h"
 #include "core/base/error.h"
 #include "core/hooks/hook.h"
 #include "core/model/model.h"
@@ -55,6 +56,7 @@ static cddp_status list_backends(cd_cli *cli, cd_text *text, cddp_error *err)
 {
     (void)err;
     const cddp_backend *backend;
+    const char *form, *summary;
     for (const cd_backend_row *row = cd_backend_rows; row->name != NULL; row++) {
         char words[512];
         snprintf(words, sizeof words, "%s%s%s", row->summary, row->absent[0] != '\0' ? "; not in this build: " : "",
@@ -63,6 +65,8 @@ static cddp_status list_backends(cd_cli *cli, cd_text *text, cddp_error *err)
     }
     for (size_t i = 0; (backend = cddp_registry_backend(cli->registry, i)) != NULL; i++)
         if (cd_backend_row_find(backend->name) == NULL) put(text, backend->name, 10, "from a plugin");
+    cd_text_push(text, "\nand compositions of them, which nest (check:rr:2:hier:gloo):\n");
+    for (size_t i = 0; cddp_composition_kind(i, &form, &summary); i++) put(text, form, 24, summary);
     return CDDP_OK;
 }
 

@@ -8,12 +8,14 @@
 
 #include "backends/sim/sim_backend.h"
 #include "cli/compose_process.h"
+#include "cddp/composition.h"
 #include "cddp/process.h"
 #include "cddp/self.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "sim/world.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define HEAP_BYTES ((size_t)256 << 20)
@@ -25,6 +27,7 @@ struct cd_compose {
     const cddp_world_ops *world_ops;
     void *world;
     const cddp_backend *backend;
+    cddp_composition *composition; /* over `backend` of a single world; NULL: none */
     /* the simulator */
     cd_sim *sim;
     cddp_backend sim_backend;
@@ -58,10 +61,18 @@ static cddp_status make_chooser(cd_compose *c, cddp_error *err)
     const char *string = c->options.schedule != NULL ? c->options.schedule : plan->schedule.string;
     const int32_t kind = c->options.schedule != NULL ? CD_CHOOSER_replay : cd_chooser_find(name);
     switch (kind) {
-    case CD_CHOOSER_fifo: c->chooser = cd_chooser_fifo(); return CDDP_OK;
-    case CD_CHOOSER_random: c->chooser = cd_chooser_random(&c->random, plan->world.seed); return CDDP_OK;
-    case CD_CHOOSER_replay: CD_TRY(cd_chooser_replay(&c->replay, string, &c->chooser, err)); return CDDP_OK;
-    default: return cd_fail(err, CDDP_E_CONFIG, "schedule.chooser = \"%s\": `cddp-verify list choosers` shows what there is", name);
+    case CD_CHOOSER_fifo:
+        c->chooser = cd_chooser_fifo();
+        return CDDP_OK;
+    case CD_CHOOSER_random:
+        c->chooser = cd_chooser_random(&c->random, plan->world.seed);
+        return CDDP_OK;
+    case CD_CHOOSER_replay:
+        CD_TRY(cd_chooser_replay(&c->replay, string, &c->chooser, err));
+        return CDDP_OK;
+    default:
+        return cd_fail(err, CDDP_E_CONFIG, "schedule.chooser = \"%s\": `cddp-verify list choosers` shows what there is",
+                       name);
     }
 }
 
@@ -75,9 +86,13 @@ static cddp_status make_fault(const cddp_plan *plan, const cddp_plan_fault *plan
     if (planned->rank == CDDP_PLAN_UNSET) {
         return cd_fail(err, CDDP_E_CONFIG, "fault '%s' does not say which rank it strikes", planned->kind);
     }
-    *fault = (cd_fault){.kind = (cd_fault_kind)kind, .when = (cd_fault_when)planned->when, .rank = (uint32_t)planned->rank,
+    *fault = (cd_fault){.kind = (cd_fault_kind)kind,
+                        .when = (cd_fault_when)planned->when,
+                        .rank = (uint32_t)planned->rank,
                         .peer = planned->peer != CDDP_PLAN_UNSET ? (uint32_t)planned->peer : UINT32_MAX,
-                        .at = planned->at, .duration_ns = planned->duration_ns, .amount = planned->amount,
+                        .at = planned->at,
+                        .duration_ns = planned->duration_ns,
+                        .amount = planned->amount,
                         .optional = planned->optional};
     CD_TRY(cd_fault_check(fault, (uint32_t)plan->world.size, err));
     return CDDP_OK;
@@ -114,7 +129,8 @@ static cddp_status open_sim(cd_compose *c, cddp_error *err)
     cd_sim_config config = CD_SIM_CONFIG_INIT;
     const int32_t algorithm = cd_algorithm_find(network->algorithm);
     if (algorithm < 0) {
-        return cd_fail(err, CDDP_E_CONFIG, "network.algorithm = \"%s\": `cddp-verify list algorithms` shows what there is",
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "network.algorithm = \"%s\": `cddp-verify list algorithms` shows what there is",
                        network->algorithm);
     }
     CD_TRY(make_chooser(c, err));
@@ -156,7 +172,8 @@ static cddp_status open_self(cd_compose *c, cddp_error *err)
         return cd_fail(err, CDDP_E_CONFIG, "backend 'self' is a world of one rank, but world.size is %llu",
                        (unsigned long long)plan->world.size);
     }
-    const cddp_solo_options options = {.size = sizeof options, .rank = 0, .world_size = 1, .allocator = c->options.allocator};
+    const cddp_solo_options options = {
+        .size = sizeof options, .rank = 0, .world_size = 1, .allocator = c->options.allocator};
     CD_TRY(cddp_solo_world_open(&options, &c->solo, err));
     c->backend = cddp_backend_self();
     c->world_ops = cddp_solo_world_ops();
@@ -170,20 +187,65 @@ static cddp_status open_process(cd_compose *c, cddp_error *err)
 {
     const cddp_plan *plan = c->options.plan;
     const char *name = c->options.backend != NULL ? c->options.backend : plan->world.backend;
-    const cddp_backend *module = c->options.registry != NULL ? cddp_registry_find_backend(c->options.registry, name) : NULL;
-    if (module == NULL) return cd_fail(err, CDDP_E_BACKEND, "backend '%s' is not here; `cddp-verify doctor` says why", name);
-    if (module->capabilities.launched)
+    const cd_compose_process_options options = {
+        .plan = plan, .registry = c->options.registry, .backend = name, .node = c->options.node, .relay = &c->relay};
+    CD_TRY(cd_compose_process_open(&options, &c->process, err));
+    c->backend = cd_compose_process_backend(c->process);
+    if (c->backend->capabilities.launched)
         return cd_fail(err, CDDP_E_UNSUPPORTED,
-                       "ranks of backend '%s' are started by its own launcher, and cddp-verify forks its ranks; a program that links "
+                       "ranks of backend '%s' are started by its own launcher, and cddp-verify forks its ranks; a "
+                       "program that links "
                        "libcddp runs on it, and so does the conformance test",
                        name);
     if (plan->fault_count > 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "the scenario plants faults, which only the simulator can do; it runs on backend '%s'", name);
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "the scenario plants faults, which only the simulator can do; it runs on backend '%s'", name);
     if (plan->settings.model.device != 0)
         return cd_fail(err, CDDP_E_UNSUPPORTED, "device '%s' holds no numbers that backend '%s' could send",
                        plan->settings.model.device == 1 ? "symbol" : "shape", name);
-    CD_TRY(cd_compose_process_open(plan, module, &c->relay, &c->process, err));
-    c->backend = module;
+    return CDDP_OK;
+}
+
+/* ---- compositions over a world of this process ---- */
+
+/* Which opener the backends of a composition need: the same for all of them. */
+typedef struct part_search {
+    char name[64]; /* the first; "" before it */
+    bool mixed;
+} part_search;
+
+static bool is_here(const char *name);
+
+static cddp_status see_part(void *context, const char *name, cddp_error *err)
+{
+    part_search *s = context;
+    (void)err;
+    if (s->name[0] == '\0') snprintf(s->name, sizeof s->name, "%s", name);
+    if ((is_here(name) || is_here(s->name)) && strcmp(s->name, name) != 0) s->mixed = true;
+    return CDDP_OK;
+}
+
+static cddp_status find_here(void *context, const char *name, const cddp_backend **backend, cddp_error *err)
+{
+    const cd_compose *c = context;
+    (void)name;
+    (void)err;
+    *backend = c->backend;
+    return CDDP_OK;
+}
+
+static cddp_status compose_over(cd_compose *c, const char *spec, cddp_error *err)
+{
+    const cddp_composition_options options = {
+        .size = sizeof options,
+        .spec = spec,
+        .find = find_here,
+        .context = c,
+        .node = c->options.node,
+        .ranks_per_node = c->sim != NULL ? (uint32_t)c->options.plan->network.ranks_per_node : 0,
+        .allocator = c->options.allocator};
+    CD_TRY(cddp_composition_open(&options, &c->composition, err));
+    c->backend = cddp_composition_backend(c->composition);
     return CDDP_OK;
 }
 
@@ -193,29 +255,47 @@ static const struct {
     const char *name;
     cddp_status (*open)(cd_compose *c, cddp_error *err);
 } openers[] = {{"sim", open_sim}, {"self", open_self}};
+#define OPENERS (sizeof openers / sizeof openers[0])
+
+static bool is_here(const char *name)
+{
+    for (size_t i = 0; i < OPENERS; i++)
+        if (strcmp(openers[i].name, name) == 0) return true;
+    return false;
+}
+
+static cddp_status open_world(cd_compose *c, cddp_error *err)
+{
+    const char *name = c->options.backend != NULL ? c->options.backend : c->options.plan->world.backend;
+    part_search search = {.mixed = false};
+    CD_TRY(cddp_composition_each(name, see_part, &search, err));
+    if (search.mixed)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "backend '%s': the simulator and self are worlds of their own and go with no other backend",
+                       name);
+    for (size_t i = 0; i < OPENERS; i++) {
+        if (strcmp(openers[i].name, search.name) == 0) {
+            CD_TRY(openers[i].open(c, err));
+            if (cddp_composition_is_named(name)) CD_TRY(compose_over(c, name, err));
+        }
+    }
+    if (c->backend == NULL) CD_TRY(open_process(c, err)); /* gloo, or what a plugin brought */
+    return CDDP_OK;
+}
 
 cddp_status cd_compose_open(const cd_compose_options *options, cd_compose **compose, cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
-    const char *name = options->backend != NULL ? options->backend : options->plan->world.backend;
     cd_compose *c = cd_allocate_zero(options->allocator, sizeof *c);
     if (c == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a world");
     }
     c->options = *options;
     cddp_relay_sink_init(&c->relay);
-    for (size_t i = 0; i < sizeof openers / sizeof openers[0] && c->backend == NULL; i++) {
-        if (strcmp(openers[i].name, name) == 0) {
-            CD_TRY_OUT(openers[i].open(c, err));
-        }
-    }
-    if (c->backend == NULL) {
-        CD_TRY_OUT(open_process(c, err)); /* gloo, or what a plugin brought */
-    }
-    *compose = c;
-    c = NULL;
-out:
-    cd_compose_close(c);
+    cddp_status status = open_world(c, err);
+    if (status == CDDP_OK)
+        *compose = c;
+    else
+        cd_compose_close(c);
     return status;
 }
 
@@ -247,6 +327,7 @@ size_t cd_compose_print_schedule(const cd_compose *c, char *text, size_t text_by
 void cd_compose_close(cd_compose *c)
 {
     if (c != NULL) {
+        cddp_composition_close(c->composition);
         cd_sim_destroy(c->sim);
         cddp_solo_world_close(c->solo);
         cd_compose_process_close(c->process);

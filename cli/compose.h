@@ -12,10 +12,11 @@ typedef struct cd_compose cd_compose;
 
 typedef struct cd_compose_options {
     const cddp_plan *plan;
-    const cddp_registry *registry; /* backends that plugins brought; may be NULL */
-    const char *backend;           /* instead of the plan's; NULL: the plan's */
+    const cddp_registry *registry;    /* backends that plugins brought; may be NULL */
+    const char *backend;              /* instead of the plan's; NULL: the plan's. A composition too */
+    const char *node;                 /* hier: the node that this process is told to be on; NULL: the host's name */
     const struct cd_chooser *chooser; /* decides instead of the plan's; may be NULL */
-    const char *schedule;          /* replays this choice string instead of the plan's chooser; may be NULL */
+    const char *schedule;             /* replays this choice string instead of the plan's chooser; may be NULL */
     cddp_trace_level level;
     const cddp_allocator *allocator;
 } cd_compose_options;

@@ -11,6 +11,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "cli/compose_process.h"
 
+#include "cddp/composition.h"
 #include "cddp/process.h"
 #include "cddp/rendezvous.h"
 #include "core/base/alloc.h"
@@ -27,13 +28,14 @@
 #define TIMEOUT_NS UINT64_C(20000000000)   /* of an operation when the scenario names none */
 #define DEADLINE_NS UINT64_C(600000000000) /* of the whole run */
 #define GRACE_NS UINT64_C(2000000000)
+#define LATE_EXIT 70
+
+#define PARTS_MAX 16 /* backends that one composition names */
 
 struct cd_compose_process {
-    const cddp_plan *plan;
-    const cddp_backend *module;
-    cddp_relay_sink *relay;
+    cd_compose_process_options options;
+    cddp_composition *composition; /* of backends without a rendezvous: what it can do, asked here */
     cddp_process_world *world;
-    cddp_backend table; /* the module's with guarded groups; each rank binds its own copy */
     char directory[64]; /* of the rendezvous */
 };
 
@@ -43,8 +45,11 @@ typedef struct rank_side {
     cddp_rank *rank;
     const cd_compose_process *process;
     cddp_rendezvous *rendezvous;
-    cddp_backend module;  /* with this rank's rendezvous */
+    cddp_backend parts[PARTS_MAX]; /* the modules' tables with this rank's rendezvous */
+    size_t part_count;
+    cddp_composition *composition;
     cddp_backend guarded; /* what groups are opened with */
+    char late[256];       /* what a composition found when nobody could be told; "" */
     size_t used;
     bool failed;
     unsigned char wire[WIRE_BYTES];
@@ -92,21 +97,62 @@ static void take_message(void *context, uint32_t rank, const void *bytes, size_t
         if (head.text_bytes > (size_t)(end - at) || head.event.rank != rank) return;
         head.event.text = head.text_bytes > 0 ? (const char *)at : NULL;
         at += head.text_bytes;
-        p->relay->sink.event(p->relay->sink.self, &head.event);
+        p->options.relay->sink.event(p->options.relay->sink.self, &head.event);
     }
 }
 
 /* ---- binding ---- */
 
-static cddp_status open_guarded(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group, cddp_error *err)
+static cddp_status open_guarded(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
+                                cddp_error *err)
 {
     const rank_side *s = backend->self;
+    const cddp_backend *composed = cddp_composition_backend(s->composition);
     cddp_group_spec guarded = *spec;
     bool has_options = guarded.options != NULL && guarded.options[0] != '\0';
-    if (!has_options && s->module.capabilities.guards) guarded.options = "guard=1";
+    if (!has_options && composed->capabilities.guards) guarded.options = "guard=1";
     if (guarded.timeout_ns == 0) guarded.timeout_ns = TIMEOUT_NS;
-    CD_TRY(s->module.open(&s->module, rank, &guarded, group, err));
+    CD_TRY(composed->open(composed, rank, &guarded, group, err));
     return CDDP_OK;
+}
+
+static cddp_status find_module(const cd_compose_process *p, const char *name, const cddp_backend **module,
+                               cddp_error *err)
+{
+    const cddp_registry *registry = p->options.registry;
+    *module = registry != NULL ? cddp_registry_find_backend(registry, name) : NULL;
+    if (*module == NULL)
+        return cd_fail(err, CDDP_E_BACKEND, "backend '%s' is not here; `cddp-verify doctor` says why", name);
+    return CDDP_OK;
+}
+
+/* Here, before there are ranks. */
+static cddp_status find_unbound(void *context, const char *name, const cddp_backend **backend, cddp_error *err)
+{
+    CD_TRY(find_module(context, name, backend, err));
+    return CDDP_OK;
+}
+
+/* In the rank. */
+static cddp_status find_bound(void *context, const char *name, const cddp_backend **backend, cddp_error *err)
+{
+    rank_side *s = context;
+    const cddp_backend *module = NULL;
+    if (s->part_count == PARTS_MAX)
+        return cd_fail(err, CDDP_E_LIMIT, "a composition names more than %d backends", PARTS_MAX);
+    CD_TRY(find_module(s->process, name, &module, err));
+    cddp_backend *part = &s->parts[s->part_count++];
+    *part = *module;
+    if (part->self == NULL) part->self = s->rendezvous; /* a backend with a state of its own keeps it */
+    *backend = part;
+    return CDDP_OK;
+}
+
+static void hear_late(void *context, uint32_t rank, const char *message)
+{
+    rank_side *s = context;
+    (void)rank;
+    snprintf(s->late, sizeof s->late, "%s", message);
 }
 
 static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *binding, cddp_error *err)
@@ -120,11 +166,17 @@ static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *
     s->rank = rank;
     s->process = p;
     s->sink = (cddp_trace_sink){sizeof s->sink, CDDP_TRACE_ABI, s, wire_event, wire_flush};
-    cddp_rendezvous_options options = {.size = sizeof options, .url = url, .timeout_ns = TIMEOUT_NS};
-    CD_TRY_OUT(cddp_rendezvous_open(&options, &s->rendezvous, err));
-    s->module = *p->module;
-    if (s->module.self == NULL) s->module.self = s->rendezvous; /* a backend with a state of its own keeps it */
-    s->guarded = *p->module;
+    cddp_rendezvous_options meeting = {.size = sizeof meeting, .url = url, .timeout_ns = TIMEOUT_NS};
+    cddp_composition_options parts = {.size = sizeof parts,
+                                      .spec = p->options.backend,
+                                      .find = find_bound,
+                                      .late = hear_late,
+                                      .context = s,
+                                      .node = p->options.node,
+                                      .own_process = true};
+    CD_TRY_OUT(cddp_rendezvous_open(&meeting, &s->rendezvous, err));
+    CD_TRY_OUT(cddp_composition_open(&parts, &s->composition, err));
+    s->guarded = *cddp_composition_backend(s->composition);
     s->guarded.self = s;
     s->guarded.open = open_guarded;
     binding->backend = &s->guarded;
@@ -132,8 +184,19 @@ static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *
     binding->self = s;
     return CDDP_OK;
 out:
+    cddp_rendezvous_close(s->rendezvous);
     cd_release(NULL, s, sizeof *s);
     return status;
+}
+
+/* What nobody could be told ends the rank without a result: the launcher says that, with these last words. */
+static void leave_late(const rank_side *s)
+{
+    if (s->late[0] == '\0') return;
+    cddp_process_note(s->rank, s->late);
+    fprintf(stderr, "%s\n", s->late);
+    fflush(stderr);
+    _exit(LATE_EXIT);
 }
 
 static void unbind_rank(void *context, cddp_rank *rank, cddp_rank_binding *binding)
@@ -142,6 +205,8 @@ static void unbind_rank(void *context, cddp_rank *rank, cddp_rank_binding *bindi
     (void)context;
     (void)rank;
     (void)wire_flush(s, NULL); /* a launcher that is gone takes no events */
+    leave_late(s);
+    cddp_composition_close(s->composition);
     cddp_rendezvous_close(s->rendezvous);
     cd_release(NULL, s, sizeof *s);
 }
@@ -162,24 +227,33 @@ static void directory_remove(const char *path)
     rmdir(path);
 }
 
-cddp_status cd_compose_process_open(const cddp_plan *plan, const cddp_backend *module, cddp_relay_sink *relay,
-                                    cd_compose_process **process, cddp_error *err)
+cddp_status cd_compose_process_open(const cd_compose_process_options *given, cd_compose_process **process,
+                                    cddp_error *err)
 {
+    const cddp_plan *plan = given->plan;
     cddp_status status = CDDP_OK;
     cd_compose_process *p = cd_allocate_zero(NULL, sizeof *p);
     if (p == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a world of processes");
-    p->plan = plan;
-    p->module = module;
-    p->relay = relay;
-    p->table = *module;
+    p->options = *given;
+    const cddp_composition_options parts = {.size = sizeof parts,
+                                            .spec = given->backend,
+                                            .find = find_unbound,
+                                            .context = p,
+                                            .node = given->node,
+                                            .own_process = true};
+    CD_TRY_OUT(cddp_composition_open(&parts, &p->composition, err));
     snprintf(p->directory, sizeof p->directory, "/tmp/cddp-rendezvous-XXXXXX");
     if (mkdtemp(p->directory) == NULL) {
         p->directory[0] = '\0';
         status = cd_fail(err, CDDP_E_IO, "cannot make a directory for the rendezvous: %s", strerror(errno));
         goto out;
     }
-    cddp_process_options options = {.size = sizeof options, .world_size = (uint32_t)plan->world.size, .deadline_ns = DEADLINE_NS,
-                                    .grace_ns = GRACE_NS + plan->world.timeout_ms * 1000000u, .message = take_message, .context = p};
+    cddp_process_options options = {.size = sizeof options,
+                                    .world_size = (uint32_t)plan->world.size,
+                                    .deadline_ns = DEADLINE_NS,
+                                    .grace_ns = GRACE_NS + plan->world.timeout_ms * 1000000u,
+                                    .message = take_message,
+                                    .context = p};
     CD_TRY_OUT(cddp_process_world_open(&options, &p->world, err));
     *process = p;
     return CDDP_OK;
@@ -188,11 +262,16 @@ out:
     return status;
 }
 
+const cddp_backend *cd_compose_process_backend(const cd_compose_process *p)
+{
+    return cddp_composition_backend(p->composition);
+}
+
 void cd_compose_process_fill(cd_compose_process *p, cddp_run_options *options)
 {
     options->world_ops = cddp_process_world_ops();
     options->world = p->world;
-    options->backend = &p->table;
+    options->backend = cd_compose_process_backend(p);
     options->bind = bind_rank;
     options->unbind = unbind_rank;
     options->bind_context = p;
@@ -203,5 +282,6 @@ void cd_compose_process_close(cd_compose_process *p)
     if (p == NULL) return;
     cddp_process_world_close(p->world);
     if (p->directory[0] != '\0') directory_remove(p->directory);
+    cddp_composition_close(p->composition);
     cd_release(NULL, p, sizeof *p);
 }

@@ -10,8 +10,18 @@
 
 typedef struct cd_compose_process cd_compose_process;
 
-/* module: the backend's table as its module brought it, without a rendezvous. */
-cddp_status cd_compose_process_open(const cddp_plan *plan, const cddp_backend *module, cddp_relay_sink *relay,
-                                    cd_compose_process **process, cddp_error *err) CDDP_MUST_CHECK;
+typedef struct cd_compose_process_options {
+    const cddp_plan *plan;
+    const cddp_registry *registry; /* where modules brought their backends; may be NULL */
+    const char *backend;           /* a name, or a composition of names */
+    const char *node;              /* hier: the node this process is told to be on; NULL: the host's name */
+    cddp_relay_sink *relay;
+} cd_compose_process_options;
+
+/* Borrows everything in options until close. */
+cddp_status cd_compose_process_open(const cd_compose_process_options *options, cd_compose_process **process,
+                                    cddp_error *err) CDDP_MUST_CHECK;
+/* The backend as it is before a rank binds it: what it can do. Returns borrowed until close. */
+const cddp_backend *cd_compose_process_backend(const cd_compose_process *process);
 void cd_compose_process_fill(cd_compose_process *process, cddp_run_options *options);
 void cd_compose_process_close(cd_compose_process *process); /* accepts NULL */

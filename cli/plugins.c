@@ -5,7 +5,8 @@
 #include "cli/plugins.h"
 
 #include "backends/builtin.h"
-#include "cli/suggest.h"
+#include "cddp/composition.h"
+#include "core/base/suggest.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 
@@ -90,9 +91,19 @@ static cddp_status unknown_backend(const char *name, cddp_error *err)
     return cd_fail(err, CDDP_E_ARG, "unknown backend '%.60s'; \"cddp-verify list backends\" names them", name);
 }
 
+static cddp_status need_part(void *context, const char *name, cddp_error *err)
+{
+    CD_TRY(cd_plugins_need_backend(context, name, err));
+    return CDDP_OK;
+}
+
 cddp_status cd_plugins_need_backend(cd_cli *cli, const char *name, cddp_error *err)
 {
     char path[4096];
+    if (cddp_composition_is_named(name)) {
+        CD_TRY(cddp_composition_each(name, need_part, cli, err));
+        return CDDP_OK;
+    }
     cddp_error reason = CDDP_ERROR_INIT;
     const cd_backend_row *row = cd_backend_row_find(name);
     if (cddp_registry_find_backend(cli->registry, name) != NULL) return CDDP_OK;

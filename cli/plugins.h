@@ -11,6 +11,7 @@
 cddp_status cd_plugins_open(cd_cli *cli, cd_plugins **plugins, cddp_error *err) CDDP_MUST_CHECK;
 void cd_plugins_close(cd_plugins *plugins); /* accepts NULL */
 
-/* Sees to it that a backend of this name can be opened: loads its module into the registry when it has one.
+/* Sees to it that a backend of this name can be opened: loads its module into the registry when it has one. The
+** backends that a composition names ("rr:3:gloo") are seen to one by one.
 ** CDDP_E_ARG for a name nobody knows, CDDP_E_BACKEND when this build or machine lacks it. */
 cddp_status cd_plugins_need_backend(cd_cli *cli, const char *name, cddp_error *err) CDDP_MUST_CHECK;

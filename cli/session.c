@@ -9,12 +9,13 @@
 #include "cli/plugins.h"
 #include "cli/provenance.h"
 #include "cli/recorder.h"
-#include "cli/suggest.h"
+#include "core/base/suggest.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
 #include "scenarios/reader/reader.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the plan ---- */
@@ -188,7 +189,8 @@ static cddp_status run_composed(const cd_session *session, const cddp_plan *plan
                                   .registry = session->cli->registry,
                                   .level = session->level,
                                   .schedule = session->schedule,
-                                  .chooser = session->chooser};
+                                  .chooser = session->chooser,
+                                  .node = getenv("CDDP_NODE")};
     CD_TRY(cd_plugins_need_backend(session->cli, plan->world.backend, err));
     CD_TRY(need_hook(session, plan, err));
     CD_TRY(cd_compose_open(&options, &compose, err));

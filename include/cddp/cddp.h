@@ -5,6 +5,7 @@
 #include "cddp/backend.h"
 #include "cddp/check.h"
 #include "cddp/comm.h"
+#include "cddp/composition.h"
 #include "cddp/ddp.h"
 #include "cddp/device.h"
 #include "cddp/hook.h"

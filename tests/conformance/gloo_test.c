@@ -4,6 +4,7 @@
 #include "tests/support/test.h"
 
 #include "cddp/comm.h"
+#include "cddp/composition.h"
 #include "cddp/plugin.h"
 #include "cddp/process.h"
 #include "cddp/rendezvous.h"
@@ -21,6 +22,7 @@ typedef struct job {
     const cddp_backend *module; /* the module's table, unbound */
     char url[64];
     const char *options;
+    const char *spec; /* a composition; NULL: gloo alone */
     uint64_t timeout_ns;
     cddp_status (*body)(cddp_group *group, cddp_error *err);
     uint32_t world_size;
@@ -36,6 +38,13 @@ static const cddp_backend *module_load(void)
     return plugin->backends[0];
 }
 
+static cddp_status find_bound(void *context, const char *name, const cddp_backend **backend, cddp_error *err)
+{
+    if (strcmp(name, "gloo") != 0) return cddp_error_set(err, CDDP_E_ARG, "unknown backend '%s'", name);
+    *backend = context;
+    return CDDP_OK;
+}
+
 static cddp_status rank_main(cddp_rank *rank, void *argument, cddp_error *err)
 {
     job *j = argument;
@@ -47,12 +56,29 @@ static cddp_status rank_main(cddp_rank *rank, void *argument, cddp_error *err)
     bound.self = rendezvous;
     uint32_t members[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     cddp_group *group = NULL;
-    cddp_group_options o = {.size = sizeof o, .backend = &bound, .rank = rank,
-                            .spec = {.size = sizeof o.spec, .name = "world", .group_rank = rank->rank, .group_size = rank->world_size,
-                                     .members = members, .timeout_ns = j->timeout_ns, .options = j->options}};
+    cddp_composition *composition = NULL;
+    const cddp_composition_options parts = {.size = sizeof parts,
+                                            .spec = j->spec != NULL ? j->spec : "gloo",
+                                            .find = find_bound,
+                                            .context = &bound,
+                                            .own_process = true};
+    status = cddp_composition_open(&parts, &composition, err);
+    if (status != CDDP_OK) goto out;
+    cddp_group_options o = {.size = sizeof o,
+                            .backend = cddp_composition_backend(composition),
+                            .rank = rank,
+                            .spec = {.size = sizeof o.spec,
+                                     .name = "world",
+                                     .group_rank = rank->rank,
+                                     .group_size = rank->world_size,
+                                     .members = members,
+                                     .timeout_ns = j->timeout_ns,
+                                     .options = j->options}};
     status = cddp_group_create(&o, &group, err);
     if (status == CDDP_OK) status = j->body(group, err);
     cddp_group_destroy(group);
+out:
+    cddp_composition_close(composition);
     cddp_rendezvous_close(rendezvous);
     return status;
 }
@@ -63,7 +89,9 @@ static void run_job(job *j)
     assert_non_null(mkdtemp(directory));
     snprintf(j->url, sizeof j->url, "file://%s", directory);
     j->module = module_load();
-    cddp_process_options options = {.size = sizeof options, .world_size = j->world_size, .deadline_ns = UINT64_C(180000000000),
+    cddp_process_options options = {.size = sizeof options,
+                                    .world_size = j->world_size,
+                                    .deadline_ns = UINT64_C(180000000000),
                                     .grace_ns = UINT64_C(8000000000)};
     cddp_process_world *world = NULL;
     cddp_error err = CDDP_ERROR_INIT;
@@ -106,15 +134,13 @@ static cddp_status battery(cddp_group *group, uint32_t dtypes, cddp_error *err)
     tally t = {0};
     cd_conformance_options o = {.device = cddp_device_cpu(), .dtypes = dtypes, .context = &t, .row = count_row};
     cddp_status status = cd_conformance_run(group, &o, err);
-    if (status == CDDP_OK && t.failed > 0) return cddp_error_set(err, CDDP_E_MISMATCH, "%u rows failed; %s", t.failed, t.first);
+    if (status == CDDP_OK && t.failed > 0)
+        return cddp_error_set(err, CDDP_E_MISMATCH, "%u rows failed; %s", t.failed, t.first);
     if (status == CDDP_OK && t.rows < 20) return cddp_error_set(err, CDDP_E_STATE, "only %u rows ran", t.rows);
     return status;
 }
 
-static cddp_status battery_of_all(cddp_group *group, cddp_error *err)
-{
-    return battery(group, 0, err);
-}
+static cddp_status battery_of_all(cddp_group *group, cddp_error *err) { return battery(group, 0, err); }
 
 static cddp_status battery_of_three(cddp_group *group, cddp_error *err)
 {
@@ -141,9 +167,23 @@ TEST(gloo, passes_the_battery_with_its_own_algorithms)
 
 TEST(gloo, passes_the_battery_with_our_ring_and_guard)
 {
-    job j = {.world_size = 3, .body = battery_of_one, .timeout_ns = UINT64_C(60000000000), .options = "algorithm=ring,guard=1"};
+    job j = {.world_size = 3,
+             .body = battery_of_one,
+             .timeout_ns = UINT64_C(60000000000),
+             .options = "algorithm=ring,guard=1"};
     run_job(&j);
     assert_all_returned(&j);
+}
+
+TEST(gloo, composed_passes_the_battery)
+{
+    static const char *const specs[] = {"check:gloo", "check:after:rr:2:hier:per=2:gloo"};
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
+        job j = {.world_size = 3, .body = battery_of_one, .timeout_ns = UINT64_C(60000000000), .spec = specs[i]};
+        cd_test_row("%s", specs[i]);
+        run_job(&j);
+        assert_all_returned(&j);
+    }
 }
 
 static cddp_status sizes_differ(cddp_group *group, cddp_error *err)
@@ -167,6 +207,30 @@ TEST(gloo, guard_names_both_sides_of_a_size_mismatch_on_every_rank)
         assert_non_null(strstr(j.results[r].error.message, "rank 1 issues"));
         assert_non_null(strstr(j.results[r].error.message, "40 × f32"));
     }
+}
+
+TEST(gloo, checked_names_both_sides_of_a_size_mismatch_on_every_rank)
+{
+    job j = {.world_size = 3, .body = sizes_differ, .timeout_ns = UINT64_C(5000000000), .spec = "check:gloo"};
+    run_job(&j);
+    for (uint32_t r = 0; r < 3; r++) {
+        cd_test_row("rank %u: %s", r, j.results[r].error.message);
+        assert_int_equal(j.results[r].end, CDDP_RANK_RETURNED);
+        assert_int_equal(j.results[r].status, CDDP_E_MISMATCH);
+        assert_non_null(
+            strstr(j.results[r].error.message,
+                   "rank 1 calls allreduce(sum, 40 x f32) where rank 0 calls allreduce(sum, 64 x f32) (collective 0)"));
+    }
+}
+
+TEST(gloo, a_planted_death_is_a_killed_process)
+{
+    job j = {.world_size = 2, .body = sizes_differ, .timeout_ns = UINT64_C(1000000000), .spec = "fault:die=1@0:gloo"};
+    run_job(&j);
+    assert_int_equal(j.results[1].end, CDDP_RANK_KILLED);
+    assert_int_equal(j.results[1].detail, SIGKILL);
+    cd_test_row("%s", j.results[0].error.message);
+    assert_int_not_equal(j.results[0].status, CDDP_OK);
 }
 
 static cddp_status roots_differ(cddp_group *group, cddp_error *err)
@@ -233,7 +297,8 @@ static cddp_status one_dies(cddp_group *group, cddp_error *err)
 
 TEST(gloo, a_dead_peer_is_named_within_the_time_out)
 {
-    job j = {.world_size = 3, .body = one_dies, .timeout_ns = UINT64_C(2000000000), .options = "algorithm=ring,guard=1"};
+    job j = {
+        .world_size = 3, .body = one_dies, .timeout_ns = UINT64_C(2000000000), .options = "algorithm=ring,guard=1"};
     uint64_t before = cd_os_now_ns();
     run_job(&j);
     assert_true(cd_os_now_ns() - before < UINT64_C(6000000000));
@@ -265,7 +330,8 @@ static cddp_status abort_own_wait(cddp_group *group, cddp_error *err)
     status = cddp_group_abort(group, "the user changed their mind", err);
     if (status != CDDP_OK) return status;
     status = cddp_work_wait(work, 0, err);
-    if (cd_os_now_ns() - before > UINT64_C(500000000)) return cddp_error_set(err, CDDP_E_TIMEOUT, "abort did not wake the wait");
+    if (cd_os_now_ns() - before > UINT64_C(500000000))
+        return cddp_error_set(err, CDDP_E_TIMEOUT, "abort did not wake the wait");
     return status;
 }
 
@@ -295,6 +361,8 @@ TEST(gloo, refuses_options_it_does_not_know)
 }
 
 TEST_MAIN(ROW(gloo, passes_the_battery_with_its_own_algorithms), ROW(gloo, passes_the_battery_with_our_ring_and_guard),
+          ROW(gloo, composed_passes_the_battery), ROW(gloo, checked_names_both_sides_of_a_size_mismatch_on_every_rank),
+          ROW(gloo, a_planted_death_is_a_killed_process),
           ROW(gloo, guard_names_both_sides_of_a_size_mismatch_on_every_rank), ROW(gloo, guard_sees_roots_that_differ),
           ROW(gloo, a_missing_rank_is_named_at_the_time_out), ROW(gloo, a_dead_peer_is_named_within_the_time_out),
           ROW(gloo, abort_wakes_an_operation_of_our_ring), ROW(gloo, refuses_options_it_does_not_know))

@@ -5,7 +5,7 @@
 set -eu
 source=$1 build=$2 seconds=$3
 shift 3
-fuzzers=${*:-scenario schedule store rendezvous}
+fuzzers=${*:-scenario schedule store rendezvous spec}
 command -v clang > /dev/null && command -v clang++ > /dev/null || { echo "skipped: no clang"; exit 77; }
 printf 'int LLVMFuzzerTestOneInput(const char *p, unsigned long n) { (void)p; (void)n; return 0; }\n' > "${TMPDIR:-/tmp}/cddp-probe-$$.c"
 if ! clang -fsanitize=fuzzer "${TMPDIR:-/tmp}/cddp-probe-$$.c" -o "${TMPDIR:-/tmp}/cddp-probe-$$" 2> /dev/null; then

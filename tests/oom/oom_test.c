@@ -2,6 +2,7 @@
 /* Memory running out, at every single allocation of every constructor: nothing is left behind, the status is
 ** CDDP_E_NOMEM and a message says what there was no memory for. A new constructor is a new row. */
 #include "cddp/cddp.h"
+#include "cddp/composition.h"
 
 #include "core/base/error.h"
 #include "core/trace/sink.h"
@@ -60,8 +61,11 @@ static cddp_status makes_group(const cddp_allocator *a, void *argument, cddp_err
     cddp_solo_world *world = NULL;
     cddp_group *group = NULL;
     CD_TRY(solo(a, &world, err));
-    cddp_group_options options = {.size = sizeof options, .backend = cddp_backend_self(), .rank = cddp_solo_world_rank(world),
-                                  .spec = {.name = "default", .group_size = 1, .members = members}, .works_max = 8};
+    cddp_group_options options = {.size = sizeof options,
+                                  .backend = cddp_backend_self(),
+                                  .rank = cddp_solo_world_rank(world),
+                                  .spec = {.name = "default", .group_size = 1, .members = members},
+                                  .works_max = 8};
     cddp_status status = cddp_group_create(&options, &group, err);
     cddp_group_destroy(group);
     cddp_solo_world_close(world);
@@ -86,8 +90,14 @@ static cddp_status wraps(cddp_group *group, cddp_error *err)
     cddp_grad grads[2] = {{.kind = CDDP_GRAD_UNDEFINED}, {.kind = CDDP_GRAD_UNDEFINED}};
     const cddp_device *cpu = cddp_device_cpu();
     const cddp_parameter parameters[] = {
-        {.name = "weight", .tensor = cddp_tensor_of(cpu, values, 0, CDDP_F32, &six, 1), .grad = &grads[0], .requires_grad = true},
-        {.name = "bias", .tensor = cddp_tensor_of(cpu, values, 6, CDDP_F32, &three, 1), .grad = &grads[1], .requires_grad = true},
+        {.name = "weight",
+         .tensor = cddp_tensor_of(cpu, values, 0, CDDP_F32, &six, 1),
+         .grad = &grads[0],
+         .requires_grad = true},
+        {.name = "bias",
+         .tensor = cddp_tensor_of(cpu, values, 6, CDDP_F32, &three, 1),
+         .grad = &grads[1],
+         .requires_grad = true},
     };
     const cddp_buffer buffers[] = {{.name = "mean", .tensor = cddp_tensor_of(cpu, values, 9, CDDP_F32, &one, 1)}};
     cddp_ddp_options options = cddp_ddp_options_default();
@@ -110,13 +120,74 @@ static cddp_status makes_ddp(const cddp_allocator *a, void *argument, cddp_error
     cddp_solo_world *world = NULL;
     cddp_group *group = NULL;
     CD_TRY(solo(a, &world, err));
-    cddp_group_options options = {.size = sizeof options, .backend = cddp_backend_self(), .rank = cddp_solo_world_rank(world),
-                                  .spec = {.name = "default", .group_size = 1, .members = members}, .works_max = 8};
+    cddp_group_options options = {.size = sizeof options,
+                                  .backend = cddp_backend_self(),
+                                  .rank = cddp_solo_world_rank(world),
+                                  .spec = {.name = "default", .group_size = 1, .members = members},
+                                  .works_max = 8};
     cddp_status status = cddp_group_create(&options, &group, err);
     if (status == CDDP_OK) status = wraps(group, err);
     cddp_group_destroy(group);
     cddp_solo_world_close(world);
     return status;
+}
+
+static cddp_status find_self(void *context, const char *name, const cddp_backend **backend, cddp_error *err)
+{
+    (void)context;
+    (void)name;
+    (void)err;
+    *backend = cddp_backend_self();
+    return CDDP_OK;
+}
+
+/* One of each kind, a group over them, and an operation, which makes its record. */
+static cddp_status uses_composition(cddp_group *group, cddp_error *err)
+{
+    float x[2] = {0};
+    const int64_t two = 2;
+    const cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), x, 0, CDDP_F32, &two, 1);
+    cddp_work *work = NULL;
+    CD_TRY(cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, err));
+    CD_TRY(cddp_work_wait(work, 0, err));
+    return CDDP_OK;
+}
+
+static cddp_status makes_composition(const cddp_allocator *a, const char *spec, cddp_error *err)
+{
+    cddp_solo_world *world = NULL;
+    cddp_composition *composition = NULL;
+    cddp_group *group = NULL;
+    const cddp_composition_options options = {.size = sizeof options, .spec = spec, .find = find_self, .allocator = a};
+    CD_TRY(solo(a, &world, err));
+    cddp_status status = cddp_composition_open(&options, &composition, err);
+    cddp_group_options o = {.size = sizeof o,
+                            .rank = cddp_solo_world_rank(world),
+                            .spec = {.name = "w", .group_size = 1, .members = members},
+                            .works_max = 8};
+    if (status == CDDP_OK) {
+        o.backend = cddp_composition_backend(composition);
+        status = cddp_group_create(&o, &group, err);
+    }
+    if (status == CDDP_OK) status = uses_composition(group, err);
+    cddp_group_destroy(group);
+    cddp_composition_close(composition);
+    cddp_solo_world_close(world);
+    return status;
+}
+
+static cddp_status makes_composition_before(const cddp_allocator *a, void *argument, cddp_error *err)
+{
+    (void)argument;
+    CD_TRY(makes_composition(a, "cpu:check:rr:2:hier:fault:seed=1:self", err));
+    return CDDP_OK;
+}
+
+static cddp_status makes_composition_after(const cddp_allocator *a, void *argument, cddp_error *err)
+{
+    (void)argument;
+    CD_TRY(makes_composition(a, "check:after:self", err));
+    return CDDP_OK;
 }
 
 static cddp_status records_events(const cddp_allocator *a, void *argument, cddp_error *err)
@@ -146,6 +217,8 @@ TEST(out_of_memory, no_constructor_leaves_anything_behind)
         {"cddp_group_create", makes_group, 5},
         {"cddp_registry_create", makes_registry, 2},
         {"cddp_ddp_create", makes_ddp, 10},
+        {"cddp_composition_open", makes_composition_before, 20},
+        {"check:after", makes_composition_after, 8},
         {"cd_memory_sink", records_events, 6},
     };
     for (size_t i = 0; i < sizeof constructors / sizeof constructors[0]; i++) {

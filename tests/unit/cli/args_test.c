@@ -2,7 +2,7 @@
 /* The command line as a table. */
 #include "cli/args.h"
 
-#include "cli/suggest.h"
+#include "core/base/suggest.h"
 #include "tests/support/test.h"
 
 #include <string.h>

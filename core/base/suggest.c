@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The nearest of several names, by edit distance with transpositions. */
-#include "cli/suggest.h"
+#include "core/base/suggest.h"
 
 #include <string.h>
 

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The composition object: a text, read into a tree of nodes whose tables call each other. */
+#include "cddp/composition.h"
+
+#include "backends/compose/node.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+#include <string.h>
+
+cddp_status cddp_composition_open(const cddp_composition_options *options, cddp_composition **composition,
+                                  cddp_error *err)
+{
+    const cddp_allocator *a = options->allocator;
+    cddp_status status = CDDP_OK;
+    if (options->spec == NULL || options->spec[0] == '\0' || options->find == NULL)
+        return cd_fail(err, CDDP_E_ARG, "a composition needs a text and a way to find backends");
+    cddp_composition *c = cd_allocate_zero(a, sizeof *c);
+    if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for backend '%s'", options->spec);
+    c->options = *options;
+    c->spec = cd_strdup(a, options->spec);
+    c->node_name = cd_strdup(a, options->node != NULL ? options->node : "");
+    if (c->spec == NULL || c->node_name == NULL) {
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory for backend '%s'", options->spec);
+        goto out;
+    }
+    c->options.spec = c->spec;
+    c->options.node = c->node_name;
+    const cd_spec_reader reader = {.composition = c};
+    CD_TRY_OUT(cd_spec_read(&reader, c->spec, &c->root, err));
+    *composition = c;
+    c = NULL;
+out:
+    cddp_composition_close(c);
+    return status;
+}
+
+const cddp_backend *cddp_composition_backend(const cddp_composition *composition) { return &composition->root->table; }
+
+void cddp_composition_close(cddp_composition *composition)
+{
+    if (composition == NULL) return;
+    const cddp_allocator *a = composition->options.allocator;
+    cd_node_destroy(a, composition->root);
+    cd_strfree(a, composition->node_name);
+    cd_strfree(a, composition->spec);
+    cd_release(a, composition, sizeof *composition);
+}
+
+bool cddp_composition_is_named(const char *spec) { return strpbrk(spec, ":,") != NULL; }
+
+cddp_status cddp_composition_each(const char *spec,
+                                  cddp_status (*visit)(void *context, const char *name, cddp_error *err), void *context,
+                                  cddp_error *err)
+{
+    const cd_spec_reader reader = {.visit = visit, .context = context};
+    cd_node *root = NULL;
+    CD_TRY(cd_spec_read(&reader, spec, &root, err));
+    cd_node_destroy(NULL, root);
+    return CDDP_OK;
+}
+
+bool cddp_composition_kind(size_t index, const char **form, const char **summary)
+{
+    for (size_t i = 0; i <= index; i++)
+        if (cd_kinds[i] == NULL) return false;
+    *form = cd_kinds[index]->form;
+    *summary = cd_kinds[index]->summary;
+    return true;
+}

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups made of inner groups, works of several steps. See step.h for the invariants. */
+#define _POSIX_C_SOURCE 200809L
+#include "backends/compose/step.h"
+
+#include "core/base/alloc.h"
+#include "core/base/assert.h"
+#include "core/base/error.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- small things ---- */
+
+bool cd_step_is_message(cddp_op op) { return op == CDDP_OP_SEND || op == CDDP_OP_RECV; }
+
+bool cd_step_is_reduction(cddp_op op)
+{
+    return op == CDDP_OP_ALLREDUCE || op == CDDP_OP_REDUCE || op == CDDP_OP_REDUCE_SCATTER;
+}
+
+uint64_t cd_step_now(const cd_step_group *g) { return g->rank->ops->now_ns(g->rank); }
+
+cddp_tensor cd_step_bytes(void *bytes, size_t byte_count)
+{
+    int64_t numel = (int64_t)byte_count;
+    return cddp_tensor_of(cddp_device_cpu(), bytes, 0, CDDP_U8, &numel, 1);
+}
+
+bool cd_step_has_input(const cd_step_group *g, const cddp_collective *c)
+{
+    bool is_root = c->root == g->me;
+    switch (c->op) {
+    case CDDP_OP_BARRIER:
+    case CDDP_OP_BROADCAST:
+    case CDDP_OP_RECV:
+        return false;
+    case CDDP_OP_SCATTER:
+        return is_root;
+    default:
+        return true;
+    }
+}
+
+bool cd_step_has_output(const cd_step_group *g, const cddp_collective *c)
+{
+    bool is_root = c->root == g->me;
+    switch (c->op) {
+    case CDDP_OP_BARRIER:
+    case CDDP_OP_SEND:
+        return false;
+    case CDDP_OP_REDUCE:
+    case CDDP_OP_GATHER:
+        return is_root;
+    default:
+        return true;
+    }
+}
+
+static void group_break(cd_step_group *g, cddp_status status, const char *words)
+{
+    if (g->broken != CDDP_OK) return;
+    g->broken = status;
+    snprintf(g->broken_words, sizeof g->broken_words, "%.*s", (int)sizeof g->broken_words - 1, words);
+}
+
+static cddp_status fail_broken(const cd_step_group *g, cddp_error *err)
+{
+    return cd_fail(err, g->broken, "group '%s' failed before: %s", g->name, g->broken_words);
+}
+
+/* ---- groups ---- */
+
+cddp_status cd_step_group_create(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec,
+                                 const cd_step_ops *ops, cd_step_group **group, cddp_error *err)
+{
+    const cddp_allocator *a = rank->allocator;
+    cd_step_group *g = cd_allocate_zero(a, ops->group_bytes);
+    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
+    g->node = backend->self;
+    g->ops = ops;
+    g->rank = rank;
+    g->allocator = a;
+    g->me = spec->group_rank;
+    g->size = spec->group_size;
+    g->timeout_ns = spec->timeout_ns;
+    g->name = cd_strdup(a, spec->name);
+    g->members = cd_allocate_array(a, g->size, sizeof *g->members);
+    if (g->name == NULL || g->members == NULL) {
+        cd_step_group_destroy(g);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %" PRIu32, spec->name, spec->group_size);
+    }
+    memcpy(g->members, spec->members, g->size * sizeof *g->members);
+    *group = g;
+    return CDDP_OK;
+}
+
+cddp_status cd_step_group_open_inner(cd_step_group *g, const cddp_group_spec *spec, const cd_inner_spec *inner,
+                                     cddp_error *err)
+{
+    char name[160];
+    cddp_status status = CDDP_OK;
+    const uint32_t count = inner->members != NULL ? inner->member_count : g->size;
+    CD_ASSERT(g->inner_count < CD_NODE_GROUPS_MAX);
+    if (snprintf(name, sizeof name, "%s%s", g->name, inner->suffix) >= (int)sizeof name)
+        return cd_fail(err, CDDP_E_LIMIT, "group name '%s' is too long for backend '%s'", g->name, g->node->table.name);
+    uint32_t *members = cd_allocate_array(g->allocator, count, sizeof *members);
+    if (members == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %" PRIu32, name, count);
+    for (uint32_t i = 0; i < count; i++) members[i] = g->members[inner->members != NULL ? inner->members[i] : i];
+    cddp_group_spec full = *spec;
+    full.name = name;
+    full.members = members;
+    full.group_size = count;
+    full.group_rank = inner->members != NULL ? inner->me : g->me;
+    cd_inner *slot = &g->inner[g->inner_count];
+    CD_TRY_OUT(inner->node->table.open(&inner->node->table, g->rank, &full, &slot->group, err));
+    slot->table = &inner->node->table;
+    g->inner_count++;
+out:
+    cd_release(g->allocator, members, count * sizeof *members);
+    return status;
+}
+
+void cd_step_group_skip_inner(cd_step_group *g)
+{
+    CD_ASSERT(g->inner_count < CD_NODE_GROUPS_MAX);
+    g->inner[g->inner_count++] = (cd_inner){.table = NULL};
+}
+
+void cd_step_group_destroy(void *group)
+{
+    cd_step_group *g = group;
+    if (g == NULL) return;
+    if (g->ops->closing != NULL) g->ops->closing(g);
+    for (cd_step_work *w = g->made; w != NULL; w = w->next_made)
+        if (w->inner != NULL) g->inner[w->inner_index].table->release(g->inner[w->inner_index].group, w->inner);
+    while (g->inner_count > 0) {
+        const cd_inner *inner = &g->inner[--g->inner_count];
+        if (inner->table != NULL) inner->table->close(inner->group);
+    }
+    if (g->ops->fini != NULL) g->ops->fini(g);
+    while (g->made != NULL) {
+        cd_step_work *w = g->made;
+        g->made = w->next_made;
+        cd_release(g->allocator, w->extra, g->extra_bytes);
+        cd_release(g->allocator, w->counts, 2 * g->size * sizeof *w->counts);
+        cd_release(g->allocator, w, sizeof *w);
+    }
+    cd_release(g->allocator, g->members, g->size * sizeof *g->members);
+    cd_strfree(g->allocator, g->name);
+    cd_release(g->allocator, g, g->ops->group_bytes);
+}
+
+/* ---- records of works (P5) ---- */
+
+static cddp_status work_take(cd_step_group *g, cd_step_work **work, cddp_error *err)
+{
+    cd_step_work *w = g->free;
+    if (w != NULL) {
+        g->free = w->next;
+    } else {
+        w = cd_allocate_zero(g->allocator, sizeof *w);
+        if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for an operation of group '%s'", g->name);
+        w->next_made = g->made;
+        g->made = w;
+        w->counts = cd_allocate_array(g->allocator, 2 * g->size, sizeof *w->counts);
+        w->extra = cd_allocate_zero(g->allocator, g->extra_bytes);
+        if (w->counts == NULL || w->extra == NULL) {
+            g->made = w->next_made;
+            cd_release(g->allocator, w->extra, g->extra_bytes);
+            cd_release(g->allocator, w->counts, 2 * g->size * sizeof *w->counts);
+            cd_release(g->allocator, w, sizeof *w);
+            return cd_fail(err, CDDP_E_NOMEM, "no memory for an operation of group '%s'", g->name);
+        }
+    }
+    *w = (cd_step_work){.next_made = w->next_made, .counts = w->counts, .extra = w->extra};
+    *work = w;
+    return CDDP_OK;
+}
+
+static void work_give(cd_step_group *g, cd_step_work *w)
+{
+    w->next = g->free;
+    g->free = w;
+}
+
+static void queue_push(cd_step_group *g, cd_step_work *w)
+{
+    w->queued = true;
+    w->next = NULL;
+    if (g->last != NULL)
+        g->last->next = w;
+    else
+        g->first = w;
+    g->last = w;
+}
+
+static void queue_remove(cd_step_group *g, cd_step_work *w)
+{
+    cd_step_work *before = NULL;
+    if (!w->queued) return;
+    for (cd_step_work *i = g->first; i != w; i = i->next) before = i;
+    if (before != NULL)
+        before->next = w->next;
+    else
+        g->first = w->next;
+    if (g->last == w) g->last = before;
+    w->queued = false;
+    w->next = NULL;
+}
+
+/* ---- steps ---- */
+
+/* What is left until a deadline, as inner backends take it: 0 is "no limit", so nothing left is 1. */
+static uint64_t time_left(const cd_step_group *g, uint64_t deadline_ns)
+{
+    if (deadline_ns == UINT64_MAX) return 0;
+    uint64_t now = cd_step_now(g);
+    return now < deadline_ns ? deadline_ns - now : 1;
+}
+
+cddp_status cd_inner_post(cd_step_group *g, uint32_t index, const cddp_collective *call, void **work, cddp_error *err)
+{
+    cd_inner *inner = &g->inner[index];
+    cddp_collective c = *call;
+    c.size = sizeof c;
+    c.sequence = inner->sequence;
+    if (!cd_step_is_message(c.op)) inner->sequence++; /* P4 */
+    CD_TRY(inner->table->post(inner->group, &c, work, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_step_issue(cd_step_group *g, cd_step_work *w, uint32_t index, const cddp_collective *call, bool last,
+                          cddp_error *err)
+{
+    cddp_collective c = *call;
+    c.timeout_ns = time_left(g, w->deadline_ns);
+    w->stage++;
+    w->last = last;
+    w->inner_index = index;
+    CD_TRY(cd_inner_post(g, index, &c, &w->inner, err));
+    return CDDP_OK;
+}
+
+static void inner_release(cd_step_group *g, cd_step_work *w)
+{
+    if (w->inner == NULL) return;
+    const cd_inner *inner = &g->inner[w->inner_index];
+    inner->table->release(inner->group, w->inner);
+    w->inner = NULL;
+}
+
+/* Ends a work; a failure of one whose later steps are missing breaks the group (P3). */
+static void work_end(cd_step_group *g, cd_step_work *w, cddp_status outcome, cddp_error *err)
+{
+    w->ended = true;
+    if (outcome != CDDP_OK && g->ops->failed != NULL) {
+        g->ops->failed(g, w, err);
+        outcome = err->status;
+    }
+    w->outcome = outcome;
+    if (outcome != CDDP_OK) snprintf(w->words, sizeof w->words, "%.*s", (int)sizeof w->words - 1, err->message);
+    if (outcome != CDDP_OK && !w->last) group_break(g, outcome, w->words);
+    inner_release(g, w);
+    queue_remove(g, w);
+}
+
+/* Waits for the step in flight, or looks. *ended says whether it is over; a failure is returned. */
+static cddp_status step_complete(cd_step_group *g, cd_step_work *w, uint64_t limit_ns, bool blocks, bool *ended,
+                                 cddp_error *err)
+{
+    const cd_inner *inner = &g->inner[w->inner_index];
+    uint64_t until = limit_ns < w->deadline_ns ? limit_ns : w->deadline_ns;
+    *ended = true;
+    if (w->inner != NULL && blocks) CD_TRY(inner->table->wait(inner->group, w->inner, time_left(g, until), err));
+    if (w->inner != NULL && !blocks) CD_TRY(inner->table->test(inner->group, w->inner, ended, err));
+    if (w->lost) {
+        uint64_t now = cd_step_now(g);
+        if (!blocks && now < until)
+            *ended = false;
+        else {
+            /* Without any time-out it would be lost unnoticed for ever; saying so at once is worth more. */
+            if (now < until && until != UINT64_MAX) CD_TRY(g->rank->ops->sleep_ns(g->rank, until - now, err));
+            return cd_fail(err, CDDP_E_TIMEOUT,
+                           "operation %" PRIu64 " of rank %" PRIu32 " was lost (planted by fault:)", w->number,
+                           g->rank->rank);
+        }
+    }
+    if (*ended && w->last && w->due_ns > 0) {
+        uint64_t now = cd_step_now(g);
+        if (now < w->due_ns && !blocks)
+            *ended = false;
+        else if (now < w->due_ns)
+            CD_TRY(g->rank->ops->sleep_ns(g->rank, w->due_ns - now, err));
+    }
+    return CDDP_OK;
+}
+
+/* Moves a work on: as far as it goes without waiting, or, when it blocks, over the step in flight at least. */
+static void work_advance(cd_step_group *g, cd_step_work *w, uint64_t limit_ns, bool blocks)
+{
+    cddp_error error = CDDP_ERROR_INIT, *err = &error;
+    bool ended = false;
+    cddp_status status = step_complete(g, w, limit_ns, blocks, &ended, err);
+    if (status == CDDP_OK && !ended) return;
+    if (status == CDDP_OK) {
+        bool was_last = w->last;
+        inner_release(g, w);
+        if (was_last) {
+            if (g->ops->finish != NULL) status = g->ops->finish(g, w, err);
+            work_end(g, w, status, err);
+            return;
+        }
+        status = g->broken != CDDP_OK ? fail_broken(g, err) : g->ops->next(g, w, err);
+        if (status == CDDP_OK) {
+            if (w->last) queue_remove(g, w); /* P2 */
+            return;
+        }
+    }
+    work_end(g, w, status, err);
+}
+
+/* Moves the queue on without waiting. */
+static void group_pump(cd_step_group *g)
+{
+    for (cd_step_work *w = g->first; w != NULL && w == g->first;) {
+        uint32_t stage = w->stage;
+        work_advance(g, w, UINT64_MAX, false);
+        if (g->first == w && w->stage == stage) return; /* it waits for others, and so do those behind it (P1) */
+        w = g->first;
+    }
+}
+
+static cddp_status work_outcome(const cd_step_work *w, cddp_error *err)
+{
+    return w->outcome == CDDP_OK ? CDDP_OK : cd_fail(err, w->outcome, "%s", w->words);
+}
+
+/* ---- the slots ---- */
+
+static cddp_status step_post(void *group, const cddp_collective *c, void **work, cddp_error *err)
+{
+    cd_step_group *g = group;
+    cd_step_work *w = NULL;
+    group_pump(g);
+    if (g->broken != CDDP_OK) return fail_broken(g, err);
+    CD_TRY(work_take(g, &w, err));
+    uint64_t timeout_ns = c->timeout_ns != 0 ? c->timeout_ns : g->timeout_ns;
+    w->call = *c;
+    w->number = g->posted++;
+    w->deadline_ns = timeout_ns != 0 ? cd_step_now(g) + timeout_ns : UINT64_MAX;
+    for (uint32_t r = 0; r < g->size; r++) {
+        w->counts[r] = c->counts != NULL ? c->counts[r] : 0;
+        w->counts[g->size + r] = c->send_counts != NULL ? c->send_counts[r] : 0;
+    }
+    if (c->counts != NULL) w->call.counts = w->counts;
+    if (c->send_counts != NULL) w->call.send_counts = w->counts + g->size;
+    cddp_status status = g->ops->begin(g, w, err);
+    if (status != CDDP_OK) {
+        work_give(g, w);
+        return status;
+    }
+    if (!w->last && !w->lost) queue_push(g, w);
+    if (w->lost) w->last = true;
+    *work = w;
+    return CDDP_OK;
+}
+
+static cddp_status step_test(void *group, void *work, bool *done, cddp_error *err)
+{
+    cd_step_group *g = group;
+    cd_step_work *w = work;
+    group_pump(g);
+    if (!w->ended && !w->queued) work_advance(g, w, UINT64_MAX, false);
+    if (w->ended) CD_TRY(work_outcome(w, err));
+    *done = w->ended;
+    return CDDP_OK;
+}
+
+static cddp_status step_wait(void *group, void *work, uint64_t timeout_ns, cddp_error *err)
+{
+    cd_step_group *g = group;
+    cd_step_work *w = work;
+    uint64_t limit = timeout_ns != 0 ? cd_step_now(g) + timeout_ns : UINT64_MAX;
+    while (w->queued) work_advance(g, g->first, limit, true);
+    while (!w->ended) work_advance(g, w, limit, true);
+    CD_TRY(work_outcome(w, err));
+    return CDDP_OK;
+}
+
+static void step_release(void *group, void *work)
+{
+    cd_step_group *g = group;
+    cd_step_work *w = work;
+    if (w->queued) group_break(g, CDDP_E_STATE, "an operation was given up before all of its steps were made");
+    if (!w->ended && g->ops->given_up != NULL) g->ops->given_up(g, w);
+    inner_release(g, w);
+    queue_remove(g, w);
+    work_give(g, w);
+}
+
+static cddp_status step_abort(void *group, const char *reason, cddp_error *err)
+{
+    cd_step_group *g = group;
+    cddp_status first = CDDP_OK;
+    for (uint32_t i = 0; i < g->inner_count; i++) {
+        const cd_inner *inner = &g->inner[i];
+        if (inner->table == NULL || inner->table->abort == NULL) continue;
+        cddp_status status = inner->table->abort(inner->group, reason, first == CDDP_OK ? err : NULL);
+        if (first == CDDP_OK) first = status;
+    }
+    group_break(g, CDDP_E_ABORTED, reason != NULL ? reason : "aborted");
+    return first;
+}
+
+static void step_describe(void *group, void *work, char *text, size_t text_bytes)
+{
+    const cd_step_group *g = group;
+    const cd_step_work *w = work;
+    if (text_bytes > 0) text[0] = '\0';
+    if (w->inner == NULL) return;
+    const cd_inner *inner = &g->inner[w->inner_index];
+    if (inner->table->describe != NULL) inner->table->describe(inner->group, w->inner, text, text_bytes);
+}
+
+void cd_step_fill_table(cddp_backend *table)
+{
+    table->abi = CDDP_BACKEND_ABI;
+    table->close = cd_step_group_destroy;
+    table->post = step_post;
+    table->test = step_test;
+    table->wait = step_wait;
+    table->release = step_release;
+    table->abort = step_abort;
+    table->describe = step_describe;
+}

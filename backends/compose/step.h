@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What all compositions share: a group made of inner groups, and works that take one or more steps.
+**
+** A step is one operation of an inner group. A work whose only step is issued when it is posted runs as the inner
+** backend runs it. A work of several steps moves on when this rank posts, tests or waits in the group: nothing here
+** has a thread, so that a composition works in the simulator too, and declares async only when all its works
+** take one step.
+**
+** Invariants:
+**   P1  in each inner group every rank issues its operations in the same order: works leave the queue of unfinished
+**       steps in the order in which they were posted;
+**   P2  a work is queued until its last step has been issued; then it may end in any order;
+**   P3  a queued work that fails or is given up breaks the group, since its later steps would be missing (P1);
+**   P4  collectives of an inner group are numbered without gaps; messages between two ranks do not count, because
+**       the others cannot know of them;
+**   P5  records of works are kept for reuse: a steady state allocates nothing.
+*/
+#pragma once
+#include "backends/compose/node.h"
+
+typedef struct cd_step_group cd_step_group;
+typedef struct cd_step_work cd_step_work;
+
+typedef struct cd_inner {
+    const cddp_backend *table; /* NULL: this rank is not in it */
+    void *group;
+    uint64_t sequence;
+} cd_inner;
+
+typedef struct cd_step_ops {
+    size_t group_bytes; /* begins with a cd_step_group */
+    /* Issues the first step, or sets lost. */
+    cddp_status (*begin)(cd_step_group *group, cd_step_work *work, cddp_error *err);
+    /* (optional) the step ended well and was not the last: issue the next one. */
+    cddp_status (*next)(cd_step_group *group, cd_step_work *work, cddp_error *err);
+    /* (optional) the last step ended well. */
+    cddp_status (*finish)(cd_step_group *group, cd_step_work *work, cddp_error *err);
+    /* (optional) a step failed: *err may be replaced by one that says more. */
+    void (*failed)(cd_step_group *group, cd_step_work *work, cddp_error *err);
+    /* (optional) the work goes back before it ended. */
+    void (*given_up)(cd_step_group *group, cd_step_work *work);
+    /* (optional) before the inner groups are closed. */
+    void (*closing)(cd_step_group *group);
+    void (*fini)(cd_step_group *group); /* (optional) gives back what the composition made; accepts half an opening */
+} cd_step_ops;
+
+struct cd_step_work {
+    cd_step_work *next, *next_made;
+    cddp_collective call;
+    int64_t *counts; /* (2 · group_size) copies of call.counts and call.send_counts */
+    void *extra;     /* (extra_bytes) of the composition */
+    uint32_t stage;  /* steps issued so far */
+    uint32_t inner_index;
+    void *inner; /* the step in flight; NULL: none */
+    bool queued, last, ended, lost;
+    uint64_t deadline_ns; /* UINT64_MAX: none */
+    uint64_t due_ns;      /* not done before this */
+    uint64_t number;      /* which operation of this rank in this group */
+    cddp_status outcome;
+    char words[CDDP_ERROR_MESSAGE_BYTES / 2];
+};
+
+struct cd_step_group {
+    const cd_node *node;
+    const cd_step_ops *ops;
+    cddp_rank *rank;
+    const cddp_allocator *allocator;
+    char *name;
+    uint32_t *members; /* (size) world ranks */
+    uint32_t me, size;
+    uint64_t timeout_ns;
+    size_t extra_bytes;
+    cd_inner inner[CD_NODE_GROUPS_MAX];
+    uint32_t inner_count;
+    cd_step_work *first, *last; /* P1 */
+    cd_step_work *free, *made;
+    uint64_t posted;
+    cddp_status broken; /* CDDP_OK: not */
+    char broken_words[160];
+};
+
+/* ---- for the open functions of kinds ---- */
+
+/* What an inner group is opened as. */
+typedef struct cd_inner_spec {
+    const cd_node *node;     /* whose backend */
+    const char *suffix;      /* of its name; "" for the group's own name */
+    const uint32_t *members; /* (member_count) ranks within the group; NULL: all of them */
+    uint32_t member_count;
+    uint32_t me; /* within members */
+} cd_inner_spec;
+
+cddp_status cd_step_group_create(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec,
+                                 const cd_step_ops *ops, cd_step_group **group, cddp_error *err);
+/* Opens inner group number inner_count; every member calls it in the same order. */
+cddp_status cd_step_group_open_inner(cd_step_group *group, const cddp_group_spec *spec, const cd_inner_spec *inner,
+                                     cddp_error *err);
+/* Counts an inner group that this rank is not in, so that indices agree on all ranks. */
+void cd_step_group_skip_inner(cd_step_group *group);
+void cd_step_group_destroy(void *group); /* the close function of every composition; accepts NULL */
+/* The slots of a composition's table but open. */
+void cd_step_fill_table(cddp_backend *table);
+
+/* ---- for steps ---- */
+
+/* Issues one operation as the work's next step. */
+cddp_status cd_step_issue(cd_step_group *group, cd_step_work *work, uint32_t inner, const cddp_collective *call,
+                          bool last, cddp_error *err);
+/* One operation of an inner group on its own, outside any work; blocks: no. */
+cddp_status cd_inner_post(cd_step_group *group, uint32_t inner, const cddp_collective *call, void **work,
+                          cddp_error *err);
+bool cd_step_is_message(cddp_op op);
+bool cd_step_is_reduction(cddp_op op);
+uint64_t cd_step_now(const cd_step_group *group);
+/* A one-dimensional view of host bytes. */
+cddp_tensor cd_step_bytes(void *bytes, size_t byte_count);
+/* Does this rank give an input, does it get an output? */
+bool cd_step_has_input(const cd_step_group *group, const cddp_collective *call);
+bool cd_step_has_output(const cd_step_group *group, const cddp_collective *call);

@@ -1,0 +1,554 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Compositions over the simulator: the battery, planted misuse that check: must name, faults that repeat themselves,
+** texts that are refused, memory of a steady state. */
+#include "cddp/composition.h"
+#include "cddp/process.h"
+#include "cddp/self.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/comm/conformance.h"
+#include "tests/unit/sim/fixture.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define RANKS 4
+
+/* One run: a composition over a simulated world of `size` ranks. */
+typedef struct trial {
+    const char *spec;
+    uint32_t size;
+    uint64_t timeout_ns;
+    cddp_status (*body)(struct trial *trial, cddp_group *group, cddp_error *err);
+    int plant;
+    float out[RANKS][64];
+    char late[200];
+    sim_fixture f;
+    cddp_composition *composition;
+} trial;
+
+static cddp_status find_in_trial(void *context, const char *name, const cddp_backend **backend, cddp_error *err)
+{
+    trial *t = context;
+    if (strcmp(name, "sim") != 0) return cddp_error_set(err, CDDP_E_ARG, "unknown backend '%s'", name);
+    *backend = &t->f.backend;
+    return CDDP_OK;
+}
+
+static void hear_late(void *context, uint32_t rank, const char *message)
+{
+    trial *t = context;
+    if (rank == 0) snprintf(t->late, sizeof t->late, "%s", message);
+}
+
+static cddp_status rank_main(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    trial *t = argument;
+    const uint32_t members[] = {0, 1, 2, 3};
+    cddp_group *group = NULL;
+    cddp_group_options o = {
+        .size = sizeof o, .backend = cddp_composition_backend(t->composition), .rank = rank, .works_max = 64};
+    o.spec = (cddp_group_spec){.size = sizeof o.spec,
+                               .name = "world",
+                               .group_rank = rank->rank,
+                               .group_size = rank->world_size,
+                               .members = members,
+                               .timeout_ns = t->timeout_ns};
+    CD_TRY(cddp_group_create(&o, &group, err));
+    cddp_status status = t->body(t, group, err);
+    cddp_group_destroy(group);
+    return status;
+}
+
+static void trial_run(trial *t)
+{
+    t->f = (sim_fixture){.config = CD_SIM_CONFIG_INIT};
+    t->f.config.world_size = t->size;
+    fixture_create(&t->f);
+    const cddp_composition_options options = {
+        .size = sizeof options, .spec = t->spec, .find = find_in_trial, .late = hear_late, .context = t};
+    assert_ok(cddp_composition_open(&options, &t->composition, &t->f.err), &t->f.err);
+    assert_ok(cd_sim_ops()->launch(t->f.sim, rank_main, t, t->f.results, &t->f.err), &t->f.err);
+    cddp_composition_close(t->composition);
+    fixture_destroy(&t->f);
+}
+
+static void assert_all_returned(const trial *t)
+{
+    for (uint32_t r = 0; r < t->size; r++) {
+        cd_test_row("%s, rank %u of %u: %s", t->spec, r, t->size, t->f.results[r].error.message);
+        assert_int_equal(t->f.results[r].end, CDDP_RANK_RETURNED);
+        assert_int_equal(t->f.results[r].status, CDDP_OK);
+    }
+}
+
+/* ---- the battery ---- */
+
+static void count_failures(void *context, const cd_conformance_row *row)
+{
+    if (row->failed_count > 0)
+        snprintf(context, 300, "%s %s: %s", cddp_op_name(row->op), cddp_dtype_name(row->dtype), row->first_failure);
+}
+
+static cddp_status battery(trial *t, cddp_group *group, cddp_error *err)
+{
+    char first[300] = "";
+    (void)t;
+    cd_conformance_options o = {.device = cddp_device_cpu(),
+                                .dtypes =
+                                    CDDP_DTYPE_BIT(CDDP_F32) | CDDP_DTYPE_BIT(CDDP_F16) | CDDP_DTYPE_BIT(CDDP_I32),
+                                .context = first,
+                                .row = count_failures};
+    CD_TRY(cd_conformance_run(group, &o, err));
+    return first[0] == '\0' ? CDDP_OK : cddp_error_set(err, CDDP_E_MISMATCH, "%s", first);
+}
+
+TEST(composition, every_kind_and_nesting_passes_the_battery)
+{
+    static const char *const specs[] = {"cpu:sim",
+                                        "rr:3:sim",
+                                        "hier:sim",
+                                        "hier:per=1:sim",
+                                        "hier:per=2:sim",
+                                        "hier:per=3:sim",
+                                        "check:sim",
+                                        "check:after:sim",
+                                        "fault:seed=3,delay=40us,late=0.5:sim",
+                                        "check:rr:2:hier:per=2:sim",
+                                        "cpu:check:after:rr:2:sim,symbol:sim",
+                                        "hier:per=2:check:sim"};
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
+        for (uint32_t size = 1; size <= RANKS; size++) {
+            trial t = {.spec = specs[i], .size = size, .body = battery};
+            trial_run(&t);
+            assert_all_returned(&t);
+        }
+    }
+}
+
+/* ---- capabilities ---- */
+
+static cddp_status promises(trial *t, cddp_group *group, cddp_error *err)
+{
+    const cddp_capabilities *k = cddp_group_capabilities(group);
+    (void)err;
+    t->out[0][0] = (float)k->order;
+    t->out[0][1] = k->async;
+    return CDDP_OK;
+}
+
+TEST(composition, declares_what_its_numerics_are)
+{
+    static const struct {
+        const char *spec;
+        cddp_order order;
+        bool async;
+    } cases[] = {{"sim", CDDP_ORDER_KNOWN, true},
+                 {"rr:2:sim", CDDP_ORDER_KNOWN, true},
+                 {"hier:per=2:sim", CDDP_ORDER_SAME, false},
+                 {"check:sim", CDDP_ORDER_KNOWN, false},
+                 {"check:after:sim", CDDP_ORDER_KNOWN, true},
+                 {"fault:seed=1:sim", CDDP_ORDER_KNOWN, true},
+                 {"cpu:sim,symbol:sim", CDDP_ORDER_KNOWN, true},
+                 {"cpu:sim,symbol:hier:sim", CDDP_ORDER_SAME, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        trial t = {.spec = cases[i].spec, .size = 1, .body = promises};
+        trial_run(&t);
+        cd_test_row("%s", cases[i].spec);
+        assert_int_equal((int)t.out[0][0], (int)cases[i].order);
+        assert_int_equal((int)t.out[0][1], cases[i].async);
+    }
+}
+
+/* ---- planted misuse ---- */
+
+enum {
+    CLEAN,
+    OTHER_OP,
+    OTHER_REDUCTION,
+    OTHER_ROOT,
+    OTHER_COUNT,
+    OTHER_DTYPE,
+    OTHER_BUCKET,
+    OTHER_SHARES,
+    OTHER_SPLITS,
+    PLANTS
+};
+
+static const char *const plant_words[PLANTS] = {
+    [OTHER_OP] = "rank 2 calls broadcast(root 0, 4 x f32) where rank 0 calls allreduce(sum, 4 x f32) (collective 1)",
+    [OTHER_REDUCTION] = "rank 2 calls allreduce(max, 4 x f32) where rank 0 calls allreduce(sum, 4 x f32)",
+    [OTHER_ROOT] = "rank 2 calls broadcast(root 1, 4 x f32) where rank 0 calls broadcast(root 0, 4 x f32)",
+    [OTHER_COUNT] = "rank 2 calls allreduce(sum, 3 x f32) where rank 0 calls allreduce(sum, 4 x f32)",
+    [OTHER_DTYPE] = "rank 2 calls allreduce(sum, 4 x i32) where rank 0 calls allreduce(sum, 4 x f32)",
+    [OTHER_BUCKET] =
+        "rank 2 calls allreduce(sum, 4 x f32, bucket 7) where rank 0 calls allreduce(sum, 4 x f32, bucket 4)",
+    [OTHER_SHARES] = "rank 2 calls allgather(shares ",
+    [OTHER_SPLITS] = "rank 1 sends 2 elements to rank 2, which expects 1",
+};
+
+static cddp_status misuse(trial *t, cddp_group *group, cddp_error *err)
+{
+    const uint32_t me = cddp_group_rank(group);
+    const bool odd = me == 2;
+    float in[16] = {1, 2, 3, 4}, out[16] = {0};
+    int64_t counts[RANKS] = {2, 2, 2, 2}, sends[RANKS] = {2, 2, 2, 2};
+    int64_t n = odd && t->plant == OTHER_COUNT ? 3 : 4, total = 8, share = 2;
+    cddp_dtype dtype = odd && t->plant == OTHER_DTYPE ? CDDP_I32 : CDDP_F32;
+    const cddp_tensor four = cddp_tensor_of(cddp_device_cpu(), out, 0, dtype, &n, 1);
+    cddp_work *work = NULL;
+    cddp_collective c = {.op = CDDP_OP_ALLREDUCE,
+                         .reduce_op = odd && t->plant == OTHER_REDUCTION ? CDDP_RED_MAX : CDDP_RED_SUM,
+                         .input = four,
+                         .output = four};
+    CD_TRY(cddp_group_barrier(group, err));
+    if (t->plant == OTHER_ROOT || (odd && t->plant == OTHER_OP))
+        c = (cddp_collective){.op = CDDP_OP_BROADCAST, .root = odd && t->plant == OTHER_ROOT, .output = four};
+    if (t->plant == OTHER_BUCKET) c.label = odd ? 8 : 5;
+    if (t->plant == OTHER_SHARES || t->plant == OTHER_SPLITS) {
+        c = (cddp_collective){.op = t->plant == OTHER_SHARES ? CDDP_OP_ALLGATHER : CDDP_OP_ALLTOALL, .counts = counts};
+        if (odd) { /* the sum stays right, which is why nothing but a comparison can see it */
+            counts[0] = 3;
+            counts[1] = 1;
+        }
+        if (t->plant == OTHER_SPLITS) c.send_counts = sends;
+        c.input = cddp_tensor_of(cddp_device_cpu(), in, 0, CDDP_F32, t->plant == OTHER_SHARES ? &share : &total, 1);
+        c.output = cddp_tensor_of(cddp_device_cpu(), out, 0, CDDP_F32, &total, 1);
+    }
+    CD_TRY(cddp_group_post(group, &c, &work, err));
+    CD_TRY(cddp_work_wait(work, 0, err));
+    CD_TRY(cddp_group_barrier(group, err));
+    return CDDP_OK;
+}
+
+TEST(check, names_the_rank_that_differs_on_every_rank_before_anything_moves)
+{
+    for (int plant = 0; plant < PLANTS; plant++) {
+        trial t = {.spec = "check:sim", .size = RANKS, .body = misuse, .plant = plant};
+        trial_run(&t);
+        if (plant == CLEAN) {
+            assert_all_returned(&t);
+            continue;
+        }
+        for (uint32_t r = 0; r < RANKS; r++) {
+            cd_test_row("plant %d, rank %u", plant, r);
+            assert_fails(t.f.results[r].status, CDDP_E_MISMATCH, &t.f.results[r].error,
+                         plant == OTHER_SPLITS ? "to rank 2, which expects" : plant_words[plant]);
+        }
+    }
+}
+
+TEST(check, finds_the_same_afterwards)
+{
+    /* What ends on every rank in spite of the mistake is found by comparing; the rest fails and is explained. */
+    static const int plants[] = {CLEAN, OTHER_REDUCTION, OTHER_DTYPE, OTHER_BUCKET, OTHER_COUNT};
+    for (size_t i = 0; i < sizeof plants / sizeof plants[0]; i++) {
+        trial t = {
+            .spec = "check:after:sim", .size = RANKS, .body = misuse, .plant = plants[i], .timeout_ns = 1000000000};
+        trial_run(&t);
+        if (plants[i] == CLEAN) {
+            assert_all_returned(&t);
+            continue;
+        }
+        for (uint32_t r = 0; r < RANKS; r++) {
+            cd_test_row("plant %d, rank %u", plants[i], r);
+            assert_fails(t.f.results[r].status, CDDP_E_MISMATCH, &t.f.results[r].error, plant_words[plants[i]]);
+        }
+    }
+}
+
+/* A broadcast that one rank labels otherwise is the last operation: nobody is left to be told but `late`. */
+static cddp_status last_is_wrong(trial *t, cddp_group *group, cddp_error *err)
+{
+    const int64_t n = 4;
+    const uint32_t me = cddp_group_rank(group);
+    const cddp_collective given = {.op = CDDP_OP_BROADCAST,
+                                   .label = me == 1 && t->plant != CLEAN ? 9 : 3,
+                                   .output = cddp_tensor_of(cddp_device_cpu(), t->out[me], 0, CDDP_F32, &n, 1)};
+    cddp_collective c = given;
+    cddp_work *work = NULL;
+    CD_TRY(cddp_group_post(group, &c, &work, err));
+    CD_TRY(cddp_work_wait(work, 0, err));
+    return CDDP_OK;
+}
+
+TEST(check, what_is_found_at_the_end_is_not_lost)
+{
+    for (int plant = CLEAN; plant <= 1; plant++) {
+        trial t = {.spec = "check:after:sim", .size = RANKS, .body = last_is_wrong, .plant = plant};
+        trial_run(&t);
+        bool told = t.late[0] != '\0';
+        for (uint32_t r = 0; r < RANKS; r++) told = told || strstr(t.f.results[r].error.message, "bucket 8") != NULL;
+        cd_test_row("plant %d: late '%s'", plant, t.late);
+        assert_int_equal(told, plant != CLEAN);
+    }
+}
+
+static cddp_status three_sums(trial *t, cddp_group *group, cddp_error *err)
+{
+    const uint32_t me = cddp_group_rank(group);
+    for (int k = 0; k < 3; k++) {
+        const int64_t n = 16;
+        const cddp_tensor x = cddp_tensor_of(cddp_device_cpu(), t->out[me] + 16 * k, 0, CDDP_F32, &n, 1);
+        cddp_work *work = NULL;
+        for (int i = 0; i < 16; i++) t->out[me][16 * k + i] = (float)((int)me + i + k);
+        CD_TRY(cddp_group_allreduce(group, &x, CDDP_RED_SUM, &work, err));
+        CD_TRY(cddp_work_wait(work, 0, err));
+    }
+    return CDDP_OK;
+}
+
+TEST(check, names_the_rank_whose_result_was_corrupted)
+{
+    static const char *const specs[] = {"check:fault:seed=5,corrupt=1,rank=3,from=1:sim",
+                                        "check:after:fault:seed=5,corrupt=1,rank=3,from=1:sim"};
+    for (size_t i = 0; i < 2; i++) {
+        trial t = {.spec = specs[i], .size = RANKS, .body = three_sums};
+        trial_run(&t);
+        for (uint32_t r = 0; r < RANKS; r++) {
+            bool ended_well = t.f.results[r].status == CDDP_OK;
+            cd_test_row("%s, rank %u: %s", specs[i], r, t.f.results[r].error.message);
+            if (i == 0) assert_false(ended_well);
+            if (!ended_well)
+                assert_non_null(
+                    strstr(t.f.results[r].error.message, "after allreduce 1 rank 3 ended with other bits than rank 0"));
+        }
+        assert_true(i == 0 || t.late[0] != '\0' || t.f.results[0].status != CDDP_OK);
+    }
+    trial clean = {.spec = "check:fault:seed=5:sim", .size = RANKS, .body = three_sums};
+    trial_run(&clean);
+    assert_all_returned(&clean);
+}
+
+/* ---- faults ---- */
+
+static uint64_t results_of(const char *spec)
+{
+    trial t = {.spec = spec, .size = RANKS, .body = three_sums, .timeout_ns = 1000000};
+    trial_run(&t);
+    uint64_t h = cd_hash64(t.out, sizeof t.out, 0);
+    for (uint32_t r = 0; r < RANKS; r++)
+        h = cd_hash_mix(cd_hash_mix(h, t.f.results[r].end), cd_hash_text(t.f.results[r].error.message));
+    return h;
+}
+
+TEST(fault, the_same_seed_strikes_in_the_same_way)
+{
+    const uint64_t clean = results_of("sim");
+    assert_true(results_of("fault:seed=1:sim") == clean);
+    assert_true(results_of("fault:seed=1,corrupt=0.5:sim") != clean);
+    assert_true(results_of("fault:seed=1,corrupt=0.5:sim") == results_of("fault:seed=1,corrupt=0.5:sim"));
+    assert_true(results_of("fault:seed=1,corrupt=0.5:sim") != results_of("fault:seed=2,corrupt=0.5:sim"));
+    assert_true(results_of("fault:seed=4,drop=0.2:sim") == results_of("fault:seed=4,drop=0.2:sim"));
+    assert_true(results_of("fault:seed=4,delay=30us:sim") == clean); /* late, and right */
+    assert_true(results_of("fault:seed=9,corrupt=1,from=3:sim") == clean);
+}
+
+TEST(fault, a_lost_operation_and_a_death_end_with_words)
+{
+    trial lost = {.spec = "fault:drop=1,rank=1,from=1:sim", .size = RANKS, .body = three_sums, .timeout_ns = 1000000};
+    trial_run(&lost);
+    assert_fails(lost.f.results[1].status, CDDP_E_TIMEOUT, &lost.f.results[1].error,
+                 "operation 1 of rank 1 was lost (planted by fault:)");
+    for (uint32_t r = 0; r < RANKS; r++) assert_int_not_equal(lost.f.results[r].status, CDDP_OK);
+    trial dead = {.spec = "fault:die=2@1:sim", .size = RANKS, .body = three_sums, .timeout_ns = 1000000};
+    trial_run(&dead);
+    assert_fails(dead.f.results[2].status, CDDP_E_BACKEND, &dead.f.results[2].error,
+                 "rank 2 died at its operation 1 (planted by fault:)");
+    for (uint32_t r = 0; r < RANKS; r++) assert_int_not_equal(dead.f.results[r].status, CDDP_OK);
+}
+
+/* ---- messages between two ranks, waits in another order than posts ---- */
+
+static cddp_status crossed_waits(trial *t, cddp_group *group, cddp_error *err)
+{
+    const uint32_t me = cddp_group_rank(group);
+    const int64_t n = 8;
+    cddp_tensor x[4];
+    cddp_work *works[3] = {NULL}, *message = NULL;
+    for (int k = 0; k < 4; k++) x[k] = cddp_tensor_of(cddp_device_cpu(), t->out[me] + 8 * k, 0, CDDP_F32, &n, 1);
+    for (int i = 0; i < 32; i++) t->out[me][i] = 1.0f;
+    if (me < 2) { /* only two ranks know of the message; a receive is posted long before it is sent */
+        cddp_collective c = {
+            .op = me == 0 ? CDDP_OP_RECV : CDDP_OP_SEND, .root = 1 - me, .tag = 4, .input = x[3], .output = x[3]};
+        if (me == 0) CD_TRY(cddp_group_post(group, &c, &message, err));
+        for (int k = 0; k < 3; k++) CD_TRY(cddp_group_allreduce(group, &x[k], CDDP_RED_SUM, &works[k], err));
+        for (int k = 2; k >= 0; k--) CD_TRY(cddp_work_wait(works[k], 0, err));
+        if (me == 1) CD_TRY(cddp_group_post(group, &c, &message, err));
+        CD_TRY(cddp_work_wait(message, 0, err));
+    } else {
+        for (int k = 0; k < 3; k++) {
+            CD_TRY(cddp_group_allreduce(group, &x[k], CDDP_RED_SUM, &works[k], err));
+            if (k == 0) CD_TRY(cddp_work_wait(works[k], 0, err));
+        }
+        CD_TRY(cddp_work_wait(works[1], 0, err));
+        CD_TRY(cddp_work_wait(works[2], 0, err));
+    }
+    for (int i = 0; i < 24; i++)
+        if (t->out[me][i] != (float)RANKS)
+            return cddp_error_set(err, CDDP_E_CORRUPT, "element %d is %g", i, (double)t->out[me][i]);
+    return CDDP_OK;
+}
+
+TEST(composition, works_may_be_waited_for_in_any_order)
+{
+    static const char *const specs[] = {"rr:2:sim",
+                                        "hier:per=2:sim",
+                                        "check:sim",
+                                        "check:after:sim",
+                                        "check:rr:3:hier:per=2:sim",
+                                        "hier:per=2:check:after:sim"};
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
+        trial t = {.spec = specs[i], .size = RANKS, .body = crossed_waits};
+        trial_run(&t);
+        assert_all_returned(&t);
+    }
+}
+
+/* ---- texts ---- */
+
+static cddp_status only_sim_and_gloo(void *context, const char *name, cddp_error *err)
+{
+    (void)context;
+    bool known = strcmp(name, "sim") == 0 || strcmp(name, "gloo") == 0 || strcmp(name, "nccl") == 0;
+    return known ? CDDP_OK : cddp_error_set(err, CDDP_E_ARG, "unknown backend '%s'; did you mean 'gloo'?", name);
+}
+
+TEST(spec, says_where_and_what_was_meant)
+{
+    static const struct {
+        const char *spec, *words; /* words NULL: it is right */
+    } cases[] = {
+        {"gloo", NULL},
+        {"rr:3:gloo", NULL},
+        {"cpu:gloo,cuda:nccl", NULL},
+        {"cpu:fault:seed=7,drop=0.01:gloo,cuda:check:after:nccl", NULL},
+        {"check:rr:16:hier:per=4:fault:die=2@5,delay=1s,late=1,corrupt=0.000001,rank=0,from=9:sim", NULL},
+        {"", "character 1: here the name of a backend is missing"},
+        {"rr:3:glo", "character 6: unknown backend 'glo'; did you mean 'gloo'?"},
+        {"rr:3:", "character 6: here the name of a backend is missing"},
+        {"rr:0:gloo", "character 4: rr needs a number of groups from 1 to 16"},
+        {"rr:17:gloo", "character 4: rr needs a number"},
+        {"rr:x:gloo", "character 4: rr needs a number"},
+        {"rr:3gloo", "character 4: rr needs a number"},
+        {"rr:99999999999999999999:gloo", "character 4: rr needs a number"},
+        {"rr", "character 1: unknown backend 'rr'"},
+        {"chek:gloo", "character 1: 'chek' is no composition and no device; did you mean 'check'?"},
+        {"cpu:gloo,cudda:gloo", "character 10: 'cudda' is no composition and no device; did you mean 'cuda'?"},
+        {"cpu:gloo,cpu:sim", "character 10: this device has a backend already"},
+        {"cpu:gloo,sim", "character 10: here a device and a colon are missing"},
+        {"gloo,sim", "character 5: a comma separates devices"},
+        {"rr:2:cpu:gloo", "character 6: devices stand at the beginning only"},
+        {"hier:per=0:gloo", "character 10: per= needs a number"},
+        {"fault:gloo", "character 7: fault: needs settings and a colon"},
+        {"fault:drp=1:gloo", "character 7: fault: knows seed, drop, corrupt"},
+        {"fault:drop=2:gloo", "character 12: drop= needs a number from 0 to 1"},
+        {"fault:drop=1.1:gloo", "character 12: drop= needs a number from 0 to 1"},
+        {"fault:drop=0.0000001:gloo", "character 12: drop= needs a number from 0 to 1 with at most six digits"},
+        {"fault:drop=0.1gloo", "character 12: drop= needs"},
+        {"fault:delay=5:gloo", "character 13: delay= needs a time with its unit"},
+        {"fault:delay=2h:gloo", "character 13: delay= needs a time with its unit"},
+        {"fault:die=3:gloo", "character 11: die= needs a rank and an operation"},
+        {"check:check:check:check:check:check:check:check:check:sim", "character 49: compositions nest at most 8 deep"},
+        {"gloo:sim", "character 1: 'gloo' is no composition"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_status status = cddp_composition_each(cases[i].spec, only_sim_and_gloo, NULL, &err);
+        cd_test_row("'%s': %s", cases[i].spec, err.message);
+        if (cases[i].words == NULL)
+            assert_int_equal(status, CDDP_OK);
+        else
+            assert_fails(status, status == CDDP_E_ARG ? CDDP_E_ARG : CDDP_E_CONFIG, &err, cases[i].words);
+    }
+}
+
+static cddp_status find_self_without(void *context, const char *name, const cddp_backend **backend, cddp_error *err)
+{
+    (void)name;
+    (void)err;
+    *backend = context;
+    return CDDP_OK;
+}
+
+TEST(composition, refuses_a_backend_that_cannot_serve)
+{
+    static const struct {
+        const char *spec;
+        cddp_op missing;
+        const char *words;
+    } cases[] = {{"hier:self", CDDP_OP_REDUCE, "hier: needs reduce, which backend self does not implement"},
+                 {"hier:self", CDDP_OP_BROADCAST, "hier: needs broadcast"},
+                 {"check:rr:2:self", CDDP_OP_ALLGATHER,
+                  "check: needs a backend that gathers tensors of the host; self does not"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_backend lacking = *cddp_backend_self();
+        lacking.capabilities.ops &= ~(1u << cases[i].missing);
+        const cddp_composition_options options = {
+            .size = sizeof options, .spec = cases[i].spec, .find = find_self_without, .context = &lacking};
+        cddp_composition *composition = NULL;
+        cd_test_row("%s without %s", cases[i].spec, cddp_op_name(cases[i].missing));
+        assert_fails(cddp_composition_open(&options, &composition, &err), CDDP_E_UNSUPPORTED, &err, cases[i].words);
+    }
+}
+
+/* ---- memory ---- */
+
+TEST(composition, a_steady_state_allocates_nothing)
+{
+    static const char *const specs[] = {"rr:3:self",
+                                        "hier:self",
+                                        "check:self",
+                                        "check:after:self",
+                                        "fault:seed=1,delay=1ns:self",
+                                        "cpu:check:rr:2:hier:self"};
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
+        cd_watch_allocator watch;
+        cddp_solo_world *world = NULL;
+        cddp_composition *composition = NULL;
+        cddp_group *group = NULL;
+        cddp_error err = CDDP_ERROR_INIT;
+        const uint32_t members[] = {0};
+        cddp_backend self = *cddp_backend_self();
+        cd_watch_allocator_init(&watch, NULL);
+        const cddp_solo_options solo = {.size = sizeof solo, .world_size = 1, .allocator = &watch.table};
+        const cddp_composition_options options = {.size = sizeof options,
+                                                  .spec = specs[i],
+                                                  .find = find_self_without,
+                                                  .context = &self,
+                                                  .allocator = &watch.table};
+        assert_ok(cddp_solo_world_open(&solo, &world, &err), &err);
+        assert_ok(cddp_composition_open(&options, &composition, &err), &err);
+        cddp_group_options o = {.size = sizeof o,
+                                .backend = cddp_composition_backend(composition),
+                                .rank = cddp_solo_world_rank(world),
+                                .spec = {.name = "w", .group_size = 1, .members = members},
+                                .works_max = 8};
+        assert_ok(cddp_group_create(&o, &group, &err), &err);
+        cd_test_row("%s", specs[i]);
+        for (int k = 0; k < 12; k++) {
+            float x[4] = {0};
+            const int64_t n = 4;
+            cddp_work *works[2] = {NULL};
+            const cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), x, 0, CDDP_F32, &n, 1);
+            for (int j = 0; j < 2; j++) assert_ok(cddp_group_allreduce(group, &t, CDDP_RED_SUM, &works[j], &err), &err);
+            for (int j = 0; j < 2; j++) assert_ok(cddp_work_wait(works[j], 0, &err), &err);
+            watch.frozen = k >= 1;
+        }
+        assert_int_equal(watch.growth_count, 0);
+        cddp_group_destroy(group);
+        cddp_composition_close(composition);
+        cddp_solo_world_close(world);
+        assert_int_equal(watch.live_count, 0);
+    }
+}
+
+TEST_MAIN(ROW(composition, every_kind_and_nesting_passes_the_battery), ROW(composition, declares_what_its_numerics_are),
+          ROW(check, names_the_rank_that_differs_on_every_rank_before_anything_moves),
+          ROW(check, finds_the_same_afterwards), ROW(check, what_is_found_at_the_end_is_not_lost),
+          ROW(check, names_the_rank_whose_result_was_corrupted), ROW(fault, the_same_seed_strikes_in_the_same_way),
+          ROW(fault, a_lost_operation_and_a_death_end_with_words),
+          ROW(composition, works_may_be_waited_for_in_any_order), ROW(spec, says_where_and_what_was_meant),
+          ROW(composition, refuses_a_backend_that_cannot_serve), ROW(composition, a_steady_state_allocates_nothing))
