@@ -29,10 +29,16 @@ static void fill_real(const cddp_tensor *t, int64_t sample, cd_prng *prng, bool 
     }
 }
 
+/* The first number drawn for a target of classes: how many of its positions count. */
+static int64_t draw_valid(const cd_field *field, int64_t width, cd_prng *prng)
+{
+    return field->ragged ? 1 + (int64_t)cd_prng_below(prng, (uint64_t)width) : width;
+}
+
 static void fill_class(const cddp_tensor *t, int64_t sample, cd_prng *prng, const cd_field *field)
 {
     int64_t width = cd_tensor_row_numel(t), *classes = cd_tensor_data(t);
-    int64_t valid = field->ragged ? 1 + (int64_t)cd_prng_below(prng, (uint64_t)width) : width;
+    int64_t valid = draw_valid(field, width, prng);
     for (int64_t i = 0; i < width; i++) {
         int64_t value = (int64_t)cd_prng_below(prng, (uint64_t)field->class_count);
         classes[sample * width + i] = i < valid ? value : CD_IGNORE_CLASS;
@@ -95,4 +101,21 @@ int64_t cd_batch_token_count(const cd_batch *batch)
         for (int64_t k = 0, n = cddp_tensor_numel(t); k < n; k++) count += classes[k] != CD_IGNORE_CLASS;
     }
     return any ? count : batch->sample_count;
+}
+
+int64_t cd_model_token_count(const cd_model *model, const cd_prng *prng, int64_t sample_id)
+{
+    int64_t count = 0;
+    bool any = false;
+    for (uint32_t i = 0; i < model->output_count; i++) {
+        const cd_field *field = &model->targets[i];
+        if (field->kind != CD_FIELD_CLASS) continue;
+        int64_t width = 1;
+        for (uint32_t d = 0; d < field->dim_count; d++) width *= field->sizes[d];
+        cd_prng targets = cd_prng_split(prng, "targets");
+        cd_prng drawn = cd_prng_split_index(&targets, field->name, (uint64_t)sample_id);
+        any = true;
+        count += draw_valid(field, width, &drawn);
+    }
+    return any ? count : 1;
 }

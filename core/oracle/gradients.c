@@ -65,6 +65,8 @@ static cddp_status judge_sum(cd_oracle *o, const cd_oracle_reduction *r, size_t 
         cddp_status status = cd_oracle_explain(o, r, &c, &s, err);
         cd_release(o->options.allocator, expected, sum->numel * sizeof *expected);
         if (status != CDDP_OK) return status;
+        if (link == CD_LINK_MATHEMATICS && r->normalisation != NULL && c.shape == CD_SHAPE_UNEXPLAINED)
+            cd_tell_print(c.words, sizeof c.words, "%zu of %zu elements differ: %s", c.bad, c.numel, r->normalisation);
     }
     if (link == CD_LINK_MATHEMATICS && !c.exact) o->is_free_running = false;
     cd_oracle_tell(o, link, i, &c);
@@ -132,7 +134,7 @@ static cddp_status judge_buffers(cd_oracle *o, const cd_start *start, const cd_o
                                  const cddp_tensor *buffers, cddp_error *err)
 {
     const cd_oracle_engine *e = start->engine;
-    cd_oracle_part part = {o->options.rank, r->step, r->micro_step, CD_ORACLE_ALL};
+    cd_oracle_part part = {o->options.rank, r->step, r->micro_step, CD_ORACLE_ALL, false};
     if (buffers == NULL || !o->has_buffers || e->sample_count(e->self, &part) == 0) return CDDP_OK;
     CD_TRY(e->load(e->self, start->values, o->buffers, err));
     CD_TRY(e->run(e->self, &part, err));

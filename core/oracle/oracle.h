@@ -28,6 +28,7 @@ typedef struct cd_oracle_share cd_oracle_share;
 typedef struct cd_oracle_part {
     uint32_t rank, step, micro_step;
     uint32_t sample; /* position in the micro-batch, or CD_ORACLE_ALL */
+    bool objective;  /* as the training is meant, where that is not what its ranks do */
 } cd_oracle_part;
 
 /* State of the optimizers, slot by slot, in an order of the engine's own. An undefined tensor (device NULL) is a
@@ -115,6 +116,7 @@ typedef struct cd_oracle_reduction {
     uint32_t depth;             /* additions on the longest path of the reduction; 0: world_size - 1 */
     bool lossy;                 /* the hook obeys a law of its own: links 1 and 2 are not judged */
     uint32_t micro_first;       /* first micro-step that entered since gradients were dropped */
+    const char *normalisation;  /* how loss and objective are normalised, when they are not alike; else NULL */
     const cddp_grad *gradients; /* (parameter_count) after backward */
 } cd_oracle_reduction;
 

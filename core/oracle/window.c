@@ -93,7 +93,7 @@ static cddp_status clear_parameters(cd_window *w, cddp_error *err)
 
 static cd_oracle_part part_of(const cd_oracle_reduction *reduction, uint32_t rank, uint32_t micro)
 {
-    return (cd_oracle_part){rank, reduction->step, micro, CD_ORACLE_ALL};
+    return (cd_oracle_part){rank, reduction->step, micro, CD_ORACLE_ALL, false};
 }
 
 static bool rank_contributes(const cd_start *start, const cd_oracle_reduction *reduction, uint32_t rank)
@@ -128,6 +128,7 @@ static cddp_status sum_samples(cd_window *w, const cd_start *start, const cd_ora
     bool single = start->sample_wise && has_values(start) && !w->rounds;
     for (uint32_t s = 0; s < (single ? count : count > 0); s++) {
         cd_oracle_part part = *whole;
+        part.objective = true;
         bool rounded = true;
         if (single) part.sample = s;
         e->drop_gradients(e->self);

@@ -101,7 +101,8 @@ void cd_trainer_tell_samples(cd_trainer *t, const cd_micro_batch *samples)
         CD_EMIT(t->tracer, sample, NULL, .sample = samples->ids[i], .weight = cd_f64_bits(samples->weights[i]),
                 .epoch = samples->epochs[i]);
     }
-    CD_EMIT(t->tracer, samples, NULL, .epoch = samples->epoch, .count = samples->count, .tokens = samples->count,
+    CD_EMIT(t->tracer, samples, NULL, .epoch = samples->epoch, .count = samples->count,
+            .tokens = t->tracer != NULL ? cd_replica_token_count(t->replica, samples->ids, samples->count) : 0,
             .ids = (int64_t)ids, .weight = cd_f64_bits(weight));
 }
 

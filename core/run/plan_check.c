@@ -96,6 +96,12 @@ static void check_settings(contradictions *c, const cddp_plan_settings *s)
     if (s->clip.place == 2 && !s->amp.enable) {
         tell(c, "clip.place", "clip.place = \"before_unscale\" needs amp.enable: there is nothing to unscale");
     }
+    if (s->train.objective != 0 && s->train.loss == 0) {
+        tell(c, "train.objective", "train.objective compares with a normalised loss: train.loss = \"dyadic\" gives samples weights of its own");
+    }
+    if (s->train.objective != 0 && s->join.enable) {
+        tell(c, "train.objective", "train.objective counts over all ranks, join.enable lets them run out of inputs: drop one");
+    }
     if (s->model.device == 1 && s->mixed_precision.param_dtype + s->mixed_precision.reduce_dtype > 0) {
         tell(c, "mixed_precision.param_dtype",
              "model.device = \"symbol\" is exact: casts of [mixed_precision] need cpu or shape");

@@ -170,6 +170,7 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     CD_TRY(cd_sampler_get(r->samplers[part->rank], &micro, &samples, err));
     r->running = &micro;
     r->gradient_count = 0;
+    r->replica->computes_objective = part->objective;
     cd_replica_begin_step(r->replica, part->rank, part->step, NULL);
     CD_TRY(cd_low_precision_begin(&r->low, err));
     const cddp_status status = cd_replica_run_micro(r->replica, &micro, &samples, part->sample, *r->loss_scale, err);

@@ -207,6 +207,11 @@ void cd_replica_destroy(cd_replica *r)
     }
     const size_t parameter_count = r->model != NULL ? r->model->module->parameter_count : 0;
     const size_t unit_count = r->model != NULL ? r->model->unit_count : 0;
+    const size_t world = (size_t)r->plan->world.size;
+    for (size_t i = 0; r->samplers != NULL && i < world; i++) {
+        cd_sampler_destroy(r->samplers[i]);
+    }
+    cd_release(r->allocator, r->samplers, world * sizeof *r->samplers);
     for (size_t i = 0; r->optimizers != NULL && i < r->optimizer_count; i++) {
         cd_replica_optimizer *o = &r->optimizers[i];
         cd_optimizer_destroy(o->optimizer);
@@ -272,7 +277,7 @@ cddp_status cd_replica_forward(cd_replica *r, cd_pass *pass, cddp_error *err)
     CD_TRY(cd_batch_make(r->graph, r->model, &request, &pass->batch, err));
     CD_TRY(resolve_uses(r, micro, err));
     pass->batch.weights = pass->samples->weights + pass->first;
-    pass->batch.divisor = pass->samples->divisor;
+    CD_TRY(cd_replica_divisor(r, micro, pass->samples, pass->first, &pass->batch.divisor, err));
     pass->batch.branch = micro->branch;
     pass->batch.uses = r->model->unit_count > 0 ? r->uses : NULL;
     pass->batch.iteration = (uint64_t)micro->place.step * r->settings.train.micro_steps + micro->place.micro_step;

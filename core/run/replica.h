@@ -39,6 +39,10 @@ typedef struct cd_replica {
     bool *requires_grad; /* (parameter_count) before any [[when]] changed it */
     uint32_t *order;     /* (parameter_count) scratch for ready orders */
     cd_prng data_prng;
+    cd_sampler **samplers; /* (world size) of every rank, made when a loss or objective counts over all of them */
+    uint32_t divisor_step; /* + 1; of the two below */
+    double samples_per_forward, tokens_per_forward; /* on average over all ranks and micro-steps of a step */
+    bool computes_objective; /* losses are normalised as train.objective says, not as train.loss does */
 } cd_replica;
 
 cddp_status cd_replica_create(const cddp_plan *plan, uint32_t rank, const cddp_allocator *allocator,
@@ -48,6 +52,11 @@ void cd_replica_destroy(cd_replica *replica); /* accepts NULL */
 /* What [[when]] tables did to the parameters until this step: some stopped or began to require gradients, some were
 ** replaced (flags into replaced, (parameter_count), unless NULL). rank: whose tables apply. */
 void cd_replica_begin_step(cd_replica *replica, uint32_t rank, uint32_t step, bool *replaced);
+
+/* The divisor of the weighted sum of losses of the forward to which sample `first` of a micro-batch belongs; 0: none. */
+cddp_status cd_replica_divisor(cd_replica *replica, const cd_micro *micro, const cd_micro_batch *samples, uint32_t first,
+                               double *divisor, cddp_error *err) CDDP_MUST_CHECK;
+int64_t cd_replica_token_count(const cd_replica *replica, const int64_t *sample_ids, uint32_t count);
 
 /* One forward of a micro-step: samples first … first + count - 1 of its batch. */
 typedef struct cd_pass {

@@ -129,8 +129,7 @@ cddp_status cd_sampler_get(cd_sampler *s, const cd_micro *micro, cd_micro_batch 
         s->weights[i] = s->settings.train.loss == 0 ? dyadic_weight(s->ids[i]) : 1.0;
     }
     *batch = (cd_micro_batch){.count = count, .epoch = count > 0 ? s->epochs[0] : 0, .ids = s->ids, .epochs = s->epochs,
-                              .weights = s->weights,
-                              .divisor = s->settings.train.loss == 1 ? (double)micro->samples : 0.0};
+                              .weights = s->weights};
     return CDDP_OK;
 }
 

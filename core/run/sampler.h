@@ -19,7 +19,6 @@ typedef struct cd_micro_batch {
     const int64_t *ids;      /* (count) */
     const uint32_t *epochs;  /* (count) */
     const double *weights;   /* (count) in the declared loss */
-    double divisor;          /* of each forward's weighted sum; 0: none */
 } cd_micro_batch;
 
 cddp_status cd_sampler_create(const cddp_plan *plan, uint32_t rank, const cddp_allocator *allocator,

@@ -6,6 +6,7 @@
 #include "core/model/optim/clip.h"
 
 #include <math.h>
+#include <stdio.h>
 
 /* ---- what the oracle is told ---- */
 
@@ -51,9 +52,25 @@ static bool hook_is_judged_by_its_law(const cd_trainer *t)
            (t->inner_hook != NULL && (t->inner_hook->flags & lawful) != 0);
 }
 
+/* See Note [What a sample weighs] */
+static const char *print_normalisation(const cd_trainer *t, char *text, size_t text_bytes)
+{
+    static const char *const losses[] = {"given weights", "its own samples", "nothing", "its own tokens",
+                                         "the average number of samples", "the average number of tokens"};
+    static const char *const objectives[] = {NULL, "the average number of samples", "the average number of tokens"};
+    const cddp_plan_train *train = &t->settings.train;
+    if (train->objective == 0) {
+        return NULL;
+    }
+    snprintf(text, text_bytes, "divided by %s, not by %s", losses[train->loss],
+             objectives[train->objective]);
+    return text;
+}
+
 static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
     uint64_t divisor;
+    char normalisation[160];
     const cddp_dtype low = cd_mixed_dtype(t->settings.mixed_precision.param_dtype);
     if (t->oracle == NULL) {
         return CDDP_OK;
@@ -64,6 +81,7 @@ static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_err
                                            .micro_step = last->place.micro_step,
                                            .division = declared_division(t),
                                            .wire = t->wire,
+                                           .normalisation = print_normalisation(t, normalisation, sizeof normalisation),
                                            .accumulates_low = low != CDDP_DTYPE_COUNT,
                                            .local = low,
                                            .lossy = hook_is_judged_by_its_law(t),

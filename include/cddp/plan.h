@@ -88,7 +88,10 @@ typedef struct cddp_plan_train {
     uint64_t steps;       /* optimizer steps */
     uint64_t micro_steps; /* forwards and backwards per step; all but the last run under no_sync */
     int64_t zero_grad;    /* 0 set to none, 1 fill with zeros, 2 keep */
-    int64_t loss;         /* per-sample weights: 0 dyadic, 1 one over the samples, 2 one */
+    int64_t loss;         /* 0 dyadic weights; sum of the samples' losses over 1 the samples, 2 nothing, 3 the tokens
+                          ** of the forward, 4 samples or 5 tokens of an average forward over all ranks */
+    int64_t objective;    /* what the training is meant to compute: 0 as written, 1 every sample or 2 every token
+                          ** weighs the same */
     double lr_decay;      /* factor on every optimizer's learning rate per step */
     uint64_t forward_us, backward_us; /* virtual cost of one forward, and of each gradient */
     uint64_t checkpoint_step; /* save after so many steps; 0: never */
