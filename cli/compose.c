@@ -313,6 +313,11 @@ void cd_compose_fill(cd_compose *c, cddp_run_options *options)
     }
 }
 
+void cd_compose_set_chooser(cd_compose *c, const struct cd_chooser *chooser)
+{
+    c->chooser = *chooser;
+}
+
 size_t cd_compose_print_schedule(const cd_compose *c, char *text, size_t text_bytes)
 {
     if (c->sim == NULL) {

@@ -24,6 +24,8 @@ typedef struct cd_compose_options {
 cddp_status cd_compose_open(const cd_compose_options *options, cd_compose **compose, cddp_error *err) CDDP_MUST_CHECK;
 /* Fills plan, world, backend, relay, level and allocator; the caller adds registry, sinks and what to judge. */
 void cd_compose_fill(cd_compose *compose, cddp_run_options *options);
+/* For the next run in the same world; borrowed. Only for a world that was opened with a chooser. */
+void cd_compose_set_chooser(cd_compose *compose, const struct cd_chooser *chooser);
 /* The choices of the run so far, as a replay takes them; "" where the world makes none. */
 size_t cd_compose_print_schedule(const cd_compose *compose, char *text, size_t text_bytes);
 void cd_compose_close(cd_compose *compose); /* accepts NULL */

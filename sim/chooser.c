@@ -79,7 +79,7 @@ static uint32_t replay_choose(void *self, const cddp_choice *choice, cd_place pl
     return 0;
 }
 
-static cddp_status replay_finish(void *self, uint64_t choice_count, cddp_error *err)
+static cddp_status replay_finish(void *self, cd_place end, cddp_error *err)
 {
     const cd_replay_chooser *replay = self;
     if (replay->wrong_number != UINT64_MAX)
@@ -89,7 +89,7 @@ static cddp_status replay_finish(void *self, uint64_t choice_count, cddp_error *
     if (replay->next_number != UINT64_MAX)
         return cd_fail(err, CDDP_E_MISMATCH,
                        "the schedule does not fit this run: it decides choice %llu, but the run had only %llu",
-                       (unsigned long long)replay->next_number, (unsigned long long)choice_count);
+                       (unsigned long long)replay->next_number, (unsigned long long)end.number);
     return CDDP_OK;
 }
 

@@ -16,6 +16,7 @@
 typedef struct cd_place {
     uint64_t number;  /* of this choice point in the run, from 0 */
     uint64_t time_ns; /* virtual */
+    uint64_t races;   /* so far: see cd_sim_stats */
 } cd_place;
 
 typedef struct cd_chooser {
@@ -23,8 +24,8 @@ typedef struct cd_chooser {
     const char *name;
     /* (required) does: returns an index < choice->option_count, which is at least 2. */
     uint32_t (*choose)(void *self, const cddp_choice *choice, cd_place place);
-    /* (optional) does: the run ended after choice_count choices; a failure fails the launch. */
-    cddp_status (*finish)(void *self, uint64_t choice_count, cddp_error *err);
+    /* (optional) does: the run ended, after end.number choices; a failure fails the launch. */
+    cddp_status (*finish)(void *self, cd_place end, cddp_error *err);
 } cd_chooser;
 
 /* Always the first option: the order in which things happened to be queued. */

@@ -384,6 +384,7 @@ static cddp_status outcome(cd_part *part, cddp_error *err)
 cddp_status cd_part_test(cd_part *part, bool *done, cddp_error *err)
 {
     cd_sim *sim = sim_of(part);
+    sim->stats.races++;
     if (part->state != CD_PART_ENDED) {
         if (cd_sim_is_over_for(sim, part->member->rank)) return cd_fail(err, CDDP_E_ABORTED, "the world has ended");
         cd_sim_yield(sim); /* or a rank that polls would keep the others from running */
@@ -412,9 +413,11 @@ cddp_status cd_part_wait(cd_part *part, uint64_t timeout_ns, cddp_error *err)
         part->member->rank->times.exposed_ns += sim->now_ns - now;
         if (part->state != CD_PART_ENDED && wake == CD_WAKE_ABORT)
             return cd_fail(err, CDDP_E_ABORTED, "the world ended while rank %u waited", part->member->rank->port.rank);
+        if (part->state != CD_PART_ENDED) sim->stats.races++;
         if (part->state != CD_PART_ENDED)
             return cd_fail(err, CDDP_E_TIMEOUT, "not completed within %llu ns", (unsigned long long)timeout_ns);
     }
+    part->is_awaited = true;
     CD_TRY(outcome(part, err));
     return CDDP_OK;
 }
@@ -449,6 +452,8 @@ void cd_part_forget(cd_part *part)
 {
     cd_coll *coll = part->coll;
     CD_ASSERT(part->state != CD_PART_EMPTY && !part->is_released);
+    /* Given back unseen: whether it had ended by then was a matter of turns, and so is what the others get. */
+    if (!part->is_awaited && !sim_of(part)->unwinding) sim_of(part)->stats.races++;
     if (part->state != CD_PART_ENDED) cd_part_lose(part);
     part->is_released = true;
     coll->released++;

@@ -3,30 +3,55 @@
 **
 **     cd_explorer_init(&explorer, &options, err);
 **     while ((chooser = cd_explorer_next(&explorer)) != NULL) {
-**         … run once under *chooser …
+**         … run once under *chooser, its events to cd_explorer_get_sink(&explorer) …
 **         cd_explorer_done(&explorer, outcome digest);
 **     }
 **
-** random       every option of every choice equally likely
+** random       every option of every choice equally likely: every schedule, when the runs have equally many
 ** pct          priorities with depth - 1 changes (sim/choose_pct.h), with its guarantee
 ** exhaustive   every combination of answers, by counting: the last answer that can grow grows, what follows is fifo.
 **              Each run starts anew from the beginning; no two runs give the same answers.
+** cover        a sequence covering array of gradients becoming ready (sim/choose_cover.h)
+**
+** What makes a search smaller without losing an outcome, each by itself:
+** reduce       whose turn it is, and when a completed operation is noticed, is not varied: ranks meet only where they
+**              wait for each other, so these commute. A run in which something could tell (cd_sim_stats.races) shows
+*that
+**              they do not; from then on they are varied, and exhaustive search begins again.
+** merge        exhaustive: where a run comes to a state that was there before (sim/past.h), what follows is not tried
+*again.
+** symmetry     … nor where it was there before with ranks exchanged. The caller knows that they are interchangeable;
+**              outcomes are then those up to a renaming of ranks.
 **
 ** Lifetime   init → next/done … → fini. The chooser is valid until done.
 ** Threads    one thread per explorer; explorers with different seeds share nothing.
 */
 #pragma once
-#include "cddp/alloc.h"
+#include "sim/choose_cover.h"
 #include "sim/choose_pct.h"
+#include "sim/digest_set.h"
+#include "sim/past.h"
 
-typedef enum cd_strategy { CD_STRATEGY_RANDOM, CD_STRATEGY_PCT, CD_STRATEGY_EXHAUSTIVE, CD_STRATEGY_COUNT } cd_strategy;
+typedef enum cd_strategy {
+    CD_STRATEGY_RANDOM,
+    CD_STRATEGY_PCT,
+    CD_STRATEGY_EXHAUSTIVE,
+    CD_STRATEGY_COVER,
+    CD_STRATEGY_COUNT
+} cd_strategy;
 
 typedef struct cd_explore_options {
     cd_strategy strategy;
     uint64_t seed;
-    uint32_t depth; /* pct */
-    uint64_t runs_max; /* 0: no limit */
-    uint64_t choices_max; /* exhaustive: only the first so many choices of a run are varied; 0: all */
+    uint32_t depth;               /* pct: 1 … CD_PCT_DEPTH_MAX; cover: 2 … CD_COVER_STRENGTH_MAX */
+    uint64_t runs_max;            /* 0: no limit */
+    uint64_t choices_max;         /* exhaustive: only the first so many choices of a run are varied; 0: all */
+    bool reduce, merge, symmetry; /* symmetry needs merge */
+    bool without_rebuild;         /* see cd_past_options */
+    bool without_coverage;        /* options are not counted */
+    uint32_t world_size;          /* for merge */
+    uint64_t run_first,
+        run_stride; /* random, pct, cover: this explorer's runs are first, first + stride …; stride 0: 1 */
     const cddp_allocator *allocator;
 } cd_explore_options;
 
@@ -39,17 +64,27 @@ typedef struct cd_explorer {
     uint64_t runs;            /* done */
     uint64_t choices_longest; /* of any run */
     uint64_t contenders_max;
-    bool exhausted;           /* exhaustive: there is nothing left to try */
-    bool bounded;             /* exhaustive: some run had more choices than were varied */
-    uint64_t *outcomes;       /* (outcome_capacity) open addressing, 0: free; distinct outcome digests */
-    size_t outcome_count, outcome_capacity;
+    bool exhausted;        /* exhaustive, cover: there is nothing left to try */
+    bool bounded;          /* exhaustive: some run had more choices than were varied */
+    bool races;            /* some run had something that could tell the order of turns */
+    bool uneven;           /* runs differ in how many alternatives they had: not all schedules were equally likely */
+    uint64_t merged;       /* runs that came to a state that was there before */
+    uint64_t alternatives; /* of a run: the product of its option counts, modulo a prime */
+    cd_digest_set outcomes, states;
+    cd_digest_set offered, taken; /* options of choice points: who chooses what, among what */
+    cd_past past;
+    cd_cover cover;
     /* of the run in progress */
     cd_chooser chooser, inner;
     cd_random_chooser random;
     cd_pct_chooser pct;
+    cd_cover_chooser covering;
     cd_answer *answers; /* (answer_count) exhaustive: given so far in this run, and those to give */
     size_t answer_count, answer_capacity, planned;
-    uint64_t choices;
+    uint64_t choices, product;
+    size_t digits;  /* choices of this run that are varied */
+    bool is_merged; /* what follows was tried before */
+    bool had_races;
     bool failed; /* memory ran out inside a chooser */
 } cd_explorer;
 
@@ -57,13 +92,19 @@ cddp_status cd_explorer_init(cd_explorer *explorer, const cd_explore_options *op
 void cd_explorer_fini(cd_explorer *explorer);
 /* NULL: the budget is used up, or everything was tried. */
 const cd_chooser *cd_explorer_next(cd_explorer *explorer);
+/* Where the events of the run must go, at level digest; NULL: nowhere. */
+const cddp_trace_sink *cd_explorer_get_sink(const cd_explorer *explorer);
 /* outcome: a digest of what the run came to. */
 cddp_status cd_explorer_done(cd_explorer *explorer, uint64_t outcome, cddp_error *err) CDDP_MUST_CHECK;
+/* The number of the run that next prepared, and that of the first run behind the budget. */
+uint64_t cd_explorer_run_number(const cd_explorer *explorer);
 
 /* pct: the least chance of meeting a bug of the configured depth in one run, as 1 / *inverse, and over all runs so
 ** far the greatest chance of having missed it. */
 double cd_explorer_miss_chance(const cd_explorer *explorer, double *inverse);
 /* exhaustive: the part of the tree behind us, 0 … 1, if all subtrees were of one size. */
 double cd_explorer_progress(const cd_explorer *explorer);
+/* exhaustive: so many schedules are left at least: the alternatives on the way to the current one. */
+uint64_t cd_explorer_left(const cd_explorer *explorer);
 
 const char *cd_strategy_name(cd_strategy strategy);

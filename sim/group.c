@@ -110,6 +110,7 @@ static cddp_status wait_for_members(cd_member *member, uint64_t timeout_ns, cddp
         if (wake == CD_WAKE_ABORT)
             return cd_fail(err, CDDP_E_ABORTED, "group '%s': the world ended while rank %u waited for its members",
                            comm->name, member->rank->port.rank);
+        sim->stats.races++;
         return cd_fail(err, CDDP_E_TIMEOUT, "group '%s': %u of %u members joined within %llu ns", comm->name,
                        comm->joined, comm->size, (unsigned long long)timeout_ns);
     }
@@ -271,6 +272,7 @@ void cd_comm_fail(cd_comm *comm, cddp_status status, const char *why)
 {
     if (comm->failure != CDDP_OK) return;
     comm->failure = status;
+    comm->sim->stats.races++;
     snprintf(comm->why, sizeof comm->why, "%s", why);
     for (size_t i = 0; i < comm->window_count; i++) {
         cd_coll *coll = comm->window[(comm->window_first + i) % comm->window_capacity];

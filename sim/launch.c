@@ -211,6 +211,11 @@ cddp_status cd_sim_end(cd_sim *sim, cddp_rank_result *results, cddp_error *err)
     return CDDP_OK;
 }
 
+static cd_place place_of(const cd_sim *sim)
+{
+    return (cd_place){.number = sim->schedule.choice_count, .time_ns = sim->now_ns, .races = sim->stats.races};
+}
+
 static cddp_status launch(void *world, cddp_rank_fn program, void *argument, cddp_rank_result *results, cddp_error *err)
 {
     cd_sim *sim = world;
@@ -218,12 +223,11 @@ static cddp_status launch(void *world, cddp_rank_fn program, void *argument, cdd
     CD_TRY(cd_sim_begin(sim, program, argument, err));
     sim->is_launched = true;
     for (const cddp_choice *choice; (choice = cd_sim_advance(sim)) != NULL;) {
-        cd_place place = {sim->schedule.choice_count, sim->now_ns};
-        cd_sim_decide(sim, chooser->choose(chooser->self, choice, place));
+        cd_sim_decide(sim, chooser->choose(chooser->self, choice, place_of(sim)));
     }
     CD_TRY(cd_sim_end(sim, results, err));
     if (chooser != NULL && chooser->finish != NULL)
-        CD_TRY(chooser->finish(chooser->self, sim->schedule.choice_count, err));
+        CD_TRY(chooser->finish(chooser->self, place_of(sim), err));
     return CDDP_OK;
 }
 

@@ -102,6 +102,7 @@ static void run_first(cddp_stream *s)
     cd_stream_device *d = s->device;
     cd_sim *sim = d->sim;
     s->is_running = true;
+    sim->stats.races++;
     if (sim->host->config.completion == CD_SIM_COMPLETE_CHOICE) {
         s->completion = (cd_completion){
             .group = s, .semantic = cd_hash_mix(d->rank->rank, s->index), .complete = completion_finished};

@@ -71,6 +71,7 @@ void cd_sim_strike(cd_sim *sim, const cd_fault *fault)
     cd_sim_rank *rank = &sim->ranks[fault->rank];
     char text[128];
     if (rank->state == CD_RANK_ENDED || rank->state == CD_RANK_DEAD) return;
+    sim->stats.races++;
     cd_fault_print(fault, text, sizeof text);
     emit(sim, fault, text);
     switch (fault->kind) {

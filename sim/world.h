@@ -99,6 +99,10 @@ typedef struct cd_sim_stats {
     uint64_t messages, bytes;                     /* delivered */
     uint64_t messages_sent, bytes_sent;           /* put on a link */
     uint64_t messages_lost, bytes_lost;           /* dropped with a dead rank, an abort or a closed group */
+    /* How often something happened whose effect depends on the order in which ranks take their turns: a poll, a
+    ** time-out, a group that fails, an operation given up, a fault, an operation of a stream. Without any, ranks meet only where they wait for
+    ** each other, and every order of their turns comes to the same (sim/explore.h). */
+    uint64_t races;
     uint64_t choice_digest; /* over the semantic ids of all choices */
     size_t heap_used_peak;
     size_t stack_used_peak; /* largest over ranks, at switches */

@@ -103,14 +103,28 @@ options = "depth=1"
 [train]
 steps = 1
 TOML
-expect 0 "$verify" explore small.toml --strategy exhaustive
+expect 0 "$verify" explore small.toml --strategy exhaustive --no-reduce --no-merge
 says "8 schedules"
 says "exhaustive: every combination of choices was tried"
-expect 0 "$verify" explore small.toml --strategy exhaustive --choices 2
+expect 0 "$verify" explore small.toml --strategy exhaustive --no-reduce --no-merge --choices 2
 says "4 schedules"
 says "bounded: every combination of the first 2 choices was tried, of up to 3"
-expect 4 "$verify" explore "$scenarios/divergent_gradient_order.toml" --strategy exhaustive --budget 5
-says "not exhaustive"
+expect 4 "$verify" explore "$scenarios/divergent_gradient_order.toml" --strategy exhaustive --no-reduce --no-merge --budget 5
+says "not exhaustive: at least"
+
+claim="each reduction says what it left out and why, and can be switched off"
+expect 0 "$verify" explore small.toml --strategy exhaustive
+says "3 schedules"
+says "turns: one order of ranks for all"
+says "states: 2, 1 schedules led to one that was there before"
+says "ranks: told apart, because they hold different values"
+says "coverage: 4 of 4 options"
+expect 0 "$verify" explore small.toml --strategy exhaustive --no-merge
+says "4 schedules"
+expect 0 "$verify" explore small.toml --strategy exhaustive --set model.device=shape
+says "ranks: interchangeable but for rank 0"
+expect 0 "$verify" explore small.toml --strategy exhaustive --set model.device=shape --no-symmetry
+grep -q "^  ranks:" out && fail "symmetry was switched off"
 
 claim="a schedule that fails is found, named, and replays"
 expect 1 "$verify" explore failing.toml --budget 5
