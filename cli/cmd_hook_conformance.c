@@ -44,7 +44,10 @@ static void put_line(cd_text *text, const cd_hook_card *card, cd_hook_law law)
 static void put_traits(cd_text *text, const cd_hook_subject *subject, const cd_hook_card *card)
 {
     uint32_t flags = subject->hook->flags | (subject->inner != NULL ? subject->inner->flags & CDDP_HOOK_STATEFUL : 0);
-    cd_text_printf(text, "  %s, %s", card->is_exact ? "exact: the plain all-reduce bit for bit" : "lossy",
+    cd_text_printf(text, "  %s, %s",
+                   card->is_exact                                  ? "exact: the plain all-reduce bit for bit"
+                   : subject->hook->flags & CDDP_HOOK_ROUNDED_ONCE ? "the exact mean, rounded once"
+                                                                   : "lossy",
                    flags & CDDP_HOOK_STATEFUL ? "stateful" : "without saved state");
     if (!card->is_exact) cd_text_printf(text, ", off by up to %.2g of the largest mean in one step", card->worst_relative);
     if (isfinite(card->bytes_factor)) cd_text_printf(text, ", %.2f times fewer bytes than the plain all-reduce\n", card->bytes_factor);

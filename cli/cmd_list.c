@@ -35,11 +35,9 @@ static cddp_status list_hooks(cd_cli *cli, cd_text *text, cddp_error *err)
         static const struct {
             uint32_t flag;
             const char *word;
-        } flags[] = {{CDDP_HOOK_EXACT, "exact"},
-                     {CDDP_HOOK_LOSSY, "lossy"},
-                     {CDDP_HOOK_STATEFUL, "stateful"},
-                     {CDDP_HOOK_LINEAR, "linear"},
-                     {CDDP_HOOK_NO_COMM, "no communication"}};
+        } flags[] = {
+            {CDDP_HOOK_EXACT, "exact"},       {CDDP_HOOK_LOSSY, "lossy"},   {CDDP_HOOK_ROUNDED_ONCE, "rounded once"},
+            {CDDP_HOOK_STATEFUL, "stateful"}, {CDDP_HOOK_LINEAR, "linear"}, {CDDP_HOOK_NO_COMM, "no communication"}};
         size_t used = (size_t)snprintf(words, sizeof words, "%s", cd_hook_summary(hook->name));
         for (size_t k = 0, first = 1; k < sizeof flags / sizeof flags[0] && used < sizeof words; k++) {
             if ((hook->flags & flags[k].flag) == 0) continue;

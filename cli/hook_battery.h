@@ -14,6 +14,7 @@ typedef enum cd_hook_law {
     CD_LAW_AGAIN,     /* the same run gives the same bits */
     CD_LAW_ORDER,     /* so does any order in which operations complete */
     CD_LAW_DECLARED,  /* a hook that is not the pre-divided all-reduce bit for bit says so */
+    CD_LAW_ROUNDED,   /* what promises the exact mean, rounded once, gives it */
     CD_LAW_DIVISOR,   /* W ranks that are alike give what one gives */
     CD_LAW_ARRIVES,   /* every element gets through in the end, at about its size */
     CD_LAW_PHASE,     /* all buckets of a backward are in the same phase */

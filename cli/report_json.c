@@ -92,6 +92,7 @@ static void put_result(cd_json *json, const cd_report *report, const cd_result *
     put_digest(json, "trace", result->trace_digest);
     cd_json_put_integer(json, "events", (int64_t)result->event_count);
     cd_json_put_integer(json, "virtual_time_ns", (int64_t)result->virtual_time_ns);
+    if (result->variant_count > 0) cd_json_put_integer(json, "same_with", result->variant_count);
     if (report->timings) cd_json_put_integer(json, "wall_ns", (int64_t)result->wall_ns);
     put_lists(json, result);
     cd_json_put_text(json, "reproduce", result->reproduce);

@@ -133,6 +133,9 @@ static void put_facts(cd_text *text, const cd_report *report, const cd_result *r
                    result->world_size, result->world_size == 1 ? "" : "s", result->steps, result->steps == 1 ? "" : "s",
                    result->backend, result->seed, result->event_count, result->exercise_count,
                    result->exercise_count == 1 ? "" : "s", result->trace_digest, result->plan_digest);
+    if (result->variant_count > 0)
+        cd_text_printf(&facts, "; the same parameters bit for bit under %" PRIu32 " other setting%s",
+                       result->variant_count, result->variant_count == 1 ? "" : "s");
     if (report->timings && result->wall_ns > 0) cd_text_printf(&facts, "; %.1f ms", (double)result->wall_ns / 1e6);
     put_line(text, "run", cd_text_get(&facts));
     cd_text_fini(&facts);

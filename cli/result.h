@@ -34,6 +34,7 @@ typedef struct cd_result {
     bool as_expected; /* there are findings or errors, and the scenario expects them */
     bool judged;      /* there is a verdict of checks behind this */
     uint32_t world_size, steps;
+    uint32_t variant_count; /* repetitions under other settings that ended with the same parameters */
     uint64_t seed, plan_digest, trace_digest, virtual_time_ns, event_count;
     uint64_t wall_ns;   /* 0: not told */
     int64_t stored_run; /* in which run of the store; 0: not stored */

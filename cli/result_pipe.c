@@ -108,6 +108,7 @@ static void visit(codec *c, cd_result *r)
     visit_bytes(c, &r->judged, sizeof r->judged);
     visit_bytes(c, &r->world_size, sizeof r->world_size);
     visit_bytes(c, &r->steps, sizeof r->steps);
+    visit_bytes(c, &r->variant_count, sizeof r->variant_count);
     uint64_t *const numbers[] = {&r->seed,        &r->plan_digest, &r->trace_digest, &r->virtual_time_ns,
                                  &r->event_count, &r->wall_ns};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) visit_bytes(c, numbers[i], sizeof(uint64_t));

@@ -9,9 +9,10 @@
 #include "cli/plugins.h"
 #include "cli/provenance.h"
 #include "cli/recorder.h"
-#include "core/base/suggest.h"
+#include "cli/variants.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "core/base/suggest.h"
 #include "scenarios/reader/reader.h"
 
 #include <stdio.h>
@@ -128,14 +129,17 @@ static cddp_status end_recording(const cd_session *session, const cd_result *res
 /* ---- the run ---- */
 
 typedef struct run_sinks {
-    const cddp_trace_sink *list[5];
+    const cddp_trace_sink *list[6];
     size_t count;
     cd_recorder recorder;
+    cd_finals finals;
 } run_sinks;
 
-static void add_sinks(const cd_session *session, run_sinks *sinks)
+static void add_sinks(const cd_session *session, const cddp_plan *plan, run_sinks *sinks)
 {
     cd_recorder_init(&sinks->recorder);
+    cd_finals_init(&sinks->finals);
+    if (plan->expect.same_with.count > 0) sinks->list[sinks->count++] = &sinks->finals.sink;
     sinks->list[sinks->count++] = &sinks->recorder.sink;
     sinks->list[sinks->count++] = cd_interrupt_sink();
     if (session->store != NULL) sinks->list[sinks->count++] = cddp_store_sink(session->store);
@@ -242,14 +246,20 @@ cddp_status cd_session_run_plan(const cd_session *session, const cddp_plan *plan
     uint64_t began = cd_os_now_ns();
     describe_plan(session, plan, result);
     CD_TRY(begin_recording(session, plan, result, err));
-    add_sinks(session, &sinks);
+    add_sinks(session, plan, &sinks);
     cddp_status status = run_composed(session, plan, &sinks, result, &failure);
     if (status != CDDP_OK) cd_result_set_failure(result, exit_code_of(status), failure.message, "");
+    /* A replay repeats one run, choice by choice; the others are not it. */
+    bool repeats = status == CDDP_OK && session->schedule == NULL && session->chooser == NULL;
+    status = repeats ? cd_variants_judge(session, plan, &sinks.finals, result, err) : CDDP_OK;
+    if (repeats && plan->expect.same_with.count > 0)
+        describe_reproduction(session, result, false); /* a schedule has no repetitions */
     settle_interruption(result);
     cd_recorder_fini(&sinks.recorder);
+    cd_finals_fini(&sinks.finals);
     result->wall_ns = cd_os_now_ns() - began;
     CD_TRY(end_recording(session, result, err));
-    return CDDP_OK;
+    return status;
 }
 
 cddp_status cd_session_run(const cd_session *session, const char *path, cd_result *result, cddp_error *err)

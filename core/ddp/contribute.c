@@ -48,7 +48,7 @@ static cddp_status contribute_sparse(cd_reducer *r, const cd_variable *v, cddp_e
 static cddp_status contribute_zero(const cd_reducer *r, size_t variable, const cddp_tensor *view, cddp_error *err)
 {
     bool has_map = cd_reducer_is_dynamic(r) || cd_reducer_is_first_static(r);
-    if (has_map && r->used_map.local[variable] != 0)
+    if (has_map && !r->config->accumulate_in_hook && r->used_map.local[variable] != 0)
         return cd_fail(err, CDDP_E_STATE,
                        "'%s' was used since the last synchronisation, but its gradient is undefined: was it set to "
                        "none between the micro-steps of one window?", r->module->variables[variable].name);
@@ -94,6 +94,31 @@ static cddp_status contribute_dense(cd_reducer *r, const cd_variable *v, const c
     return CDDP_OK;
 }
 
+/* Where gradients are added up by the hook it sees each once, in its slice. */
+static cddp_status tell_hook(const cd_reducer *r, size_t variable, cddp_error *err)
+{
+    const cd_bucket_set *set = &r->buckets;
+    uint32_t s = set->slot_of[variable];
+    cddp_tensor flat =
+        cddp_tensor_slice(&set->buckets[set->bucket_of[variable]].flat, set->offsets[s], set->lengths[s]);
+    return r->hook->accumulate(r->hook_self, (uint32_t)variable, &flat, err);
+}
+
+cddp_status cd_reducer_hand_over(cd_reducer *r, size_t variable, cddp_error *err)
+{
+    const cd_variable *v = &r->module->variables[variable];
+    if (!r->config->accumulate_in_hook || r->is_after_finalize || v->grad->kind == CDDP_GRAD_UNDEFINED) return CDDP_OK;
+    if (r->hook == NULL)
+        return cd_fail(err, CDDP_E_STATE,
+                       "accumulate_in_hook without a comm hook: register one that adds gradients up (reproducible)");
+    const cddp_tensor *view = cd_bucket_set_view(&r->buckets, variable);
+    CD_TRY(check_gradient(r, v, view, err));
+    if (!cd_bucket_is_alias(&v->grad->value, view)) CD_TRY(view->device->copy(view, &v->grad->value, NULL, err));
+    CD_TRY(tell_hook(r, variable, err));
+    cddp_grad_drop(v->grad);
+    return CDDP_OK;
+}
+
 /* GRD-10: an unused variable contributes what its gradient still held, not zero. */
 static void note_stale(const cd_reducer *r, size_t variable)
 {
@@ -118,10 +143,14 @@ cddp_status cd_reducer_contribute(cd_reducer *r, size_t variable, int64_t *path,
         *path = PATH_ZERO;
         return contribute_zero(r, variable, view, err);
     }
+    if (r->config->accumulate_in_hook && r->hook == NULL)
+        return cd_fail(err, CDDP_E_STATE,
+                       "accumulate_in_hook without a comm hook: register one that adds gradients up (reproducible)");
     CD_TRY(check_gradient(r, v, view, err));
     note_stale(r, variable);
     if (v->grad->requires_grad) CD_EMIT(r->tracer, mark, "create_graph_gradient", .value = (int64_t)variable);
     CD_TRY(contribute_dense(r, v, view, path, err));
+    if (r->config->accumulate_in_hook && !cd_bitset_has(r->unused_set, variable)) CD_TRY(tell_hook(r, variable, err));
     if (*path == PATH_DEFERRED) return CDDP_OK;
     if (is_view_mode(r)) v->grad->value = *view;
     v->grad->is_fresh = false;

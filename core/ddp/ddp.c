@@ -322,8 +322,12 @@ static cddp_status check_hook_fits(const cddp_ddp *d, const cddp_hook *hook, cdd
 {
     if (!d->has_reducer) return cd_fail(err, CDDP_E_STATE, "no parameter is reduced: comm hook %s has nothing to do", hook->name);
     if (d->reducer.hook != NULL) /* HOOK-03 */
-        return cd_fail(err, CDDP_E_STATE, "comm hook %s: %s is registered already, and only one hook can be", hook->name,
-                       d->reducer.hook->name);
+        return cd_fail(err, CDDP_E_STATE, "comm hook %s: %s is registered already, and only one hook can be",
+                       hook->name, d->reducer.hook->name);
+    if (d->config.accumulate_in_hook && hook->accumulate == NULL)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "accumulate_in_hook needs a comm hook that adds gradients up (reproducible); %s does not",
+                       hook->name);
     const cddp_device *device = cd_module_device(&d->module);
     if ((device->flags & CDDP_DEVICE_EXACT) != 0 && (hook->flags & CDDP_HOOK_LINEAR) == 0)
         return cd_fail(err, CDDP_E_UNSUPPORTED, "comm hook %s is not linear; device %s proves linear reductions only",
@@ -337,9 +341,15 @@ static cddp_status register_hook(cddp_ddp *d, const cddp_hook *hook, const cddp_
     CD_TRY(cd_hook_check(hook, err));
     if (inner != NULL) CD_TRY(cd_hook_check(inner, err));
     CD_TRY(check_hook_fits(d, hook, err));
-    cddp_hook_context context = {.size = sizeof context, .group = d->group, .allocator = d->allocator,
-                                 .tracer = d->tracer, .options = options, .inner = inner,
-                                 .divide_factor = cddp_group_size(d->group)};
+    cddp_hook_context context = {.size = sizeof context,
+                                 .group = d->group,
+                                 .allocator = d->allocator,
+                                 .tracer = d->tracer,
+                                 .options = options,
+                                 .inner = inner,
+                                 .divide_factor = cddp_group_size(d->group),
+                                 .accumulates = d->config.accumulate_in_hook,
+                                 .averages_contributions = d->config.average_contributions};
     void *self = NULL;
     if (hook->create != NULL) CD_TRY(hook->create(&context, &self, err));
     else CD_TRY(cd_hook_refuse_options(&context, hook->name, err));

@@ -65,6 +65,24 @@ static cddp_status check_mixed(const cddp_ddp_options *o, cddp_error *err)
     return CDDP_OK;
 }
 
+/* What accumulates outside of `.grad` must see every gradient exactly once. */
+static cddp_status check_accumulation(const cddp_ddp_options *o, cddp_error *err)
+{
+    bool mixed = o->mixed_param_dtype != CDDP_DTYPE_COUNT || o->mixed_reduce_dtype != CDDP_DTYPE_COUNT;
+    if (o->average_contributions && !o->accumulate_in_hook)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "average_contributions needs accumulate_in_hook: otherwise nobody sees the contributions");
+    if (!o->accumulate_in_hook) return CDDP_OK;
+    if (o->static_graph)
+        return cd_fail(
+            err, CDDP_E_CONFIG,
+            "accumulate_in_hook cannot be combined with static_graph, whose first pass delays every gradient");
+    if (mixed)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "accumulate_in_hook cannot be combined with mixed precision, which brings a hook of its own");
+    return CDDP_OK;
+}
+
 static cddp_status check_options(const cddp_ddp_options *o, cddp_error *err)
 {
     if (o->group == NULL) return cd_fail(err, CDDP_E_CONFIG, "options.group is NULL: DDP needs a process group");
@@ -84,6 +102,7 @@ static cddp_status check_options(const cddp_ddp_options *o, cddp_error *err)
     if (o->bucket_cap_mb != 0.0) CD_TRY(check_capacity(o->bucket_cap_mb, "bucket_cap_mb", err));
     for (size_t i = 0; i < o->bucket_cap_mb_list_count; i++)
         CD_TRY(check_capacity(o->bucket_cap_mb_list[i], "an entry of bucket_cap_mb_list", err));
+    CD_TRY(check_accumulation(o, err));
     return check_mixed(o, err);
 }
 
@@ -124,6 +143,8 @@ cddp_status cd_ddp_config_init(cd_ddp_config *config, const cddp_ddp_options *o,
         .skip_all_reduce_unused_params = o->skip_all_reduce_unused_params,
         .set_last_bucket_cap = o->set_last_bucket_cap,
         .join_broadcast_optimizer_state = o->join_broadcast_optimizer_state,
+        .accumulate_in_hook = o->accumulate_in_hook,
+        .average_contributions = o->average_contributions,
         .param_dtype = o->mixed_param_dtype,
         .reduce_dtype = o->mixed_reduce_dtype,
         .buffer_dtype = o->mixed_buffer_dtype,
@@ -145,9 +166,20 @@ void cd_ddp_config_fini(cd_ddp_config *config)
 uint64_t cd_ddp_config_digest(const cd_ddp_config *c)
 {
     const uint64_t settings[] = {
-        c->broadcast_buffers, c->find_unused_parameters, c->static_graph, c->batched_grad_copy,
-        c->skip_all_reduce_unused_params, c->set_last_bucket_cap, c->param_dtype, c->reduce_dtype, c->buffer_dtype,
-        c->caps.first_bytes, c->caps.capacity_bytes, c->caps.list_count,
+        c->broadcast_buffers,
+        c->find_unused_parameters,
+        c->static_graph,
+        c->batched_grad_copy,
+        c->skip_all_reduce_unused_params,
+        c->set_last_bucket_cap,
+        c->accumulate_in_hook,
+        c->average_contributions,
+        c->param_dtype,
+        c->reduce_dtype,
+        c->buffer_dtype,
+        c->caps.first_bytes,
+        c->caps.capacity_bytes,
+        c->caps.list_count,
     };
     uint64_t h = 0;
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) h = cd_hash_mix(h, settings[i]);
@@ -164,12 +196,13 @@ void cd_ddp_config_print(const cd_ddp_config *c, char *text, size_t text_bytes)
 {
     int n = snprintf(text, text_bytes,
                      "broadcast_buffers=%d find_unused_parameters=%d static_graph=%d batched_grad_copy=%d "
-                     "skip_all_reduce_unused_params=%d set_last_bucket_cap=%d param_dtype=%s reduce_dtype=%s "
+                     "skip_all_reduce_unused_params=%d set_last_bucket_cap=%d accumulate_in_hook=%d "
+                     "average_contributions=%d param_dtype=%s reduce_dtype=%s "
                      "buffer_dtype=%s first_bucket_bytes=%" PRIu64 " bucket_cap_bytes=%" PRIu64,
                      c->broadcast_buffers, c->find_unused_parameters, c->static_graph, c->batched_grad_copy,
-                     c->skip_all_reduce_unused_params, c->set_last_bucket_cap, dtype_or_none(c->param_dtype),
-                     dtype_or_none(c->reduce_dtype), dtype_or_none(c->buffer_dtype), c->caps.first_bytes,
-                     c->caps.capacity_bytes);
+                     c->skip_all_reduce_unused_params, c->set_last_bucket_cap, c->accumulate_in_hook,
+                     c->average_contributions, dtype_or_none(c->param_dtype), dtype_or_none(c->reduce_dtype),
+                     dtype_or_none(c->buffer_dtype), c->caps.first_bytes, c->caps.capacity_bytes);
     for (size_t i = 0; i < c->caps.list_count && n > 0 && (size_t)n < text_bytes; i++)
         n += snprintf(text + n, text_bytes - (size_t)n, " cap[%zu]=%" PRIu64, i, c->caps.list[i]);
 }

@@ -119,6 +119,8 @@ static void note_hook(cd_reducer *r)
     }
     if (r->in_backward) return;
     r->in_backward = true;
+    if (r->config->accumulate_in_hook && r->hook != NULL && !r->is_after_finalize)
+        r->hook->begin_backward(r->hook_self);
     CD_EMIT(r->tracer, backward_begin, NULL, .sync = r->phase != CD_REDUCER_IDLE);
 }
 
@@ -153,7 +155,7 @@ cddp_status cd_reducer_autograd_hook(cd_reducer *r, size_t variable, cddp_error 
         cd_unused_map_mark_used(&r->used_map, variable);
     if (r->phase == CD_REDUCER_IDLE) {
         note_unsynchronised(r, variable);
-        return CDDP_OK;
+        return cd_reducer_hand_over(r, variable, err);
     }
     CD_ASSERT(r->phase != CD_REDUCER_FINALIZING);
     if (is_first_static) {

@@ -131,6 +131,8 @@ static inline bool cd_reducer_should_rebuild(const cd_reducer *r)
 cddp_status cd_reducer_mark_variable_ready(cd_reducer *reducer, size_t variable, bool is_unused, cddp_error *err);
 /* Copies, scales or zero-fills the gradient into its bucket; *path as in the mark_ready event (GRD-03…08). */
 cddp_status cd_reducer_contribute(cd_reducer *reducer, size_t variable, int64_t *path, cddp_error *err);
+/* With accumulate_in_hook, inside no_sync: the hook takes the gradient, the slot forgets it. */
+cddp_status cd_reducer_hand_over(cd_reducer *reducer, size_t variable, cddp_error *err);
 /* What batched_grad_copy put off until the bucket is complete (GRD-08). */
 cddp_status cd_reducer_contribute_deferred(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
 cddp_status cd_reducer_compute_divide_factor(cd_reducer *reducer, cddp_error *err);

@@ -20,6 +20,9 @@ cddp_status cd_static_graph_set(cd_reducer *r, cddp_error *err)
         CD_EMIT(r->tracer, mark, "static_graph_set_twice", .value = 0);
         return CDDP_OK;
     }
+    if (r->config->accumulate_in_hook)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "static_graph cannot be combined with accumulate_in_hook: its first pass delays every gradient");
     if (r->iteration > 0) /* ERR-04 */
         return cd_fail(err, CDDP_E_STATE,
                        "static_graph set after %llu synchronising forwards; set it right after construction, before "

@@ -39,6 +39,9 @@ cddp_status cd_hook_check(const cddp_hook *hook, cddp_error *err)
     if ((hook->flags & CDDP_HOOK_STATEFUL) != 0 && (hook->save == NULL || hook->load == NULL))
         return cd_fail(err, CDDP_E_ARG, "comm hook %s says it is stateful but has no %s function", hook->name,
                        hook->save == NULL ? "save" : "load");
+    if ((hook->accumulate == NULL) != (hook->begin_backward == NULL))
+        return cd_fail(err, CDDP_E_ARG,
+                       "comm hook %s has one of accumulate and begin_backward; they come only as a pair", hook->name);
     if (hook->create == NULL && hook->destroy != NULL)
         return cd_fail(err, CDDP_E_ARG, "comm hook %s has a destroy function but no create function", hook->name);
     return CDDP_OK;

@@ -42,12 +42,24 @@ static bool underflows(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i
            ldexp(1, sum->low[i]) < (double)rule->divisor * 2 * cd_dtype_underflow(rule->dtype);
 }
 
+/* Half the distance to the neighbour on the side on which the exact quotient lies; at a power of two the inner one is
+** nearer. The residual is rounded once, which only a quotient within 2^-53 of a midpoint could feel. */
+static verdict judge_rounding(const cd_sum_rule *rule, double actual, double residual)
+{
+    bool lies_outside = (residual > 0) == (actual > 0);
+    double side = lies_outside ? actual : actual * (1 - 0x1p-53);
+    double bound = cd_dtype_ulp(rule->dtype, side) / 2, error = fabs(residual) / (double)rule->divisor;
+    return (verdict){bound, error <= bound * (1 + 0x1p-51) ? 0 : error / bound, residual == 0};
+}
+
 static verdict judge_element(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i, double actual)
 {
     double magnitude = sum->magnitude[i];
     if (!cd_wide_sum_is_finite(sum, i)) return (verdict){0, isfinite(actual) ? INFINITY : 0, false};
     if (!isfinite(actual)) return (verdict){0, INFINITY, false};
-    double error = fabs(cd_wide_sum_residual(sum, i, actual, rule->divisor)) / (double)rule->divisor;
+    double residual = cd_wide_sum_residual(sum, i, actual, rule->divisor);
+    double error = fabs(residual) / (double)rule->divisor;
+    if (rule->rounded_once) return judge_rounding(rule, actual, residual);
     if (rule->division_is_exact && cd_wide_sum_is_exact(sum, i, cd_dtype_precision(rule->dtype)) &&
         !underflows(sum, rule, i))
         return (verdict){0, error == 0 ? 0 : INFINITY, true};

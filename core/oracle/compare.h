@@ -30,6 +30,7 @@ typedef struct cd_sum_rule {
     uint64_t divisor;
     uint64_t roundings;     /* n of γ_n: additions on the longest path, divisions, casts */
     uint64_t addends;       /* results that may underflow, each by η */
+    bool rounded_once;      /* within half a unit in the last place, whatever the other rules */
     bool division_is_exact; /* no rounding in the division: it happened before (divisor 1), or by a power of two */
 } cd_sum_rule;
 cd_comparison cd_compare_sum(const cd_wide_sum *sum, const double *actual, const cd_sum_rule *rule);

@@ -44,7 +44,9 @@ static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_
 
 static cddp_status judge_locals(cd_oracle *o, const cd_start *start, const cd_oracle_reduction *r, cddp_error *err)
 {
-    CD_TRY(cd_start_run_rank(start, r, o->options.rank, err));
+    cd_oracle_reduction own = *r;
+    if (r->separate) own.micro_first = r->micro_step;
+    CD_TRY(cd_start_run_rank(start, &own, o->options.rank, err));
     const cddp_grad *replica = start->engine->gradients(start->engine->self);
     for (size_t i = 0; i < o->options.parameter_count; i++) CD_TRY(judge_local(o, r, i, &replica[i], err));
     return CDDP_OK;
@@ -96,11 +98,13 @@ static cddp_status judge_reduced(cd_oracle *o, const cd_oracle_reduction *r, con
                              .divisor = divided ? 1 : r->divisor,
                              .addends = o->options.world_size + depth,
                              .roundings = divided ? depth : depth + 2 + casts,
+                             .rounded_once = r->rounded_once,
                              .division_is_exact = divided || cd_is_power_of_two(r->divisor)};
     cd_sum_rule mathematics = {.dtype = coarsest,
                                .divisor = r->divisor,
                                .addends = o->options.world_size + depth + w->parts,
                                .roundings = p->samples.push_count + depth + 2 + casts,
+                               .rounded_once = r->rounded_once && r->separate,
                                .division_is_exact = cd_is_power_of_two(r->divisor)};
     CD_TRY(judge_sum(o, r, i, &p->contributions, &reduction, CD_LINK_REDUCTION, err));
     CD_TRY(judge_sum(o, r, i, &p->samples, &mathematics, CD_LINK_MATHEMATICS, err));
@@ -159,14 +163,16 @@ cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reducti
     if (reduction->divisor == 0)
         return cd_fail(err, CDDP_E_ARG, "the oracle was given divisor 0 at step %u", reduction->step);
     cd_start start = cd_oracle_get_start(o);
+    cd_oracle_reduction whole = *reduction; /* over all ranks */
+    if (whole.last_step > whole.micro_step) whole.micro_step = whole.last_step;
     cd_window *w = o->options.share != NULL ? &o->options.share->windows[reduction->step % 2] : &o->window;
-    CD_TRY(cd_window_compute(w, &start, reduction, err));
+    CD_TRY(cd_window_compute(w, &start, &whole, err));
     CD_TRY(judge_locals(o, &start, reduction, err));
     for (size_t i = 0; i < o->options.parameter_count; i++) {
         bool comparable;
-        CD_TRY(judge_presence(o, reduction, w, i, &comparable, err));
+        CD_TRY(judge_presence(o, &whole, w, i, &comparable, err));
         bool lawless = reduction->lossy && o->parameters[i].path == CD_ORACLE_PATH_BUCKET;
-        if (comparable && !lawless) CD_TRY(judge_reduced(o, reduction, w, i, err));
+        if (comparable && !lawless) CD_TRY(judge_reduced(o, &whole, w, i, err));
     }
     CD_TRY(judge_buffers(o, &start, reduction, buffers, err));
     return CDDP_OK;

@@ -195,6 +195,9 @@ cddp_status cd_oracle_enter_forward(cd_oracle *oracle, uint32_t micro_step, cons
     for (size_t i = 0; i < oracle->options.buffer_count; i++)
         CD_TRY(copy_tensor(&oracle->buffers[i], &buffers[i], err));
     oracle->has_buffers = oracle->options.buffer_count > 0;
+    /* Earlier gradients were handed over: what stands in .grad after this micro-step comes from it alone. */
+    for (size_t i = 0; oracle->options.separate && i < oracle->options.parameter_count; i++)
+        oracle->captured[i] = false;
     return CDDP_OK;
 }
 

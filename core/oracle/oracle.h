@@ -96,6 +96,7 @@ typedef struct cd_oracle_options {
     struct cddp_tracer *tracer;          /* may be NULL: then only cd_oracle_get_summary tells */
     const cddp_allocator *allocator;
     bool sample_wise;  /* a sample's gradient does not depend on the rest of its micro-batch; false with batch norm */
+    bool separate;     /* every micro-step begins without gradients: the comm hook adds them up */
     bool exact_inputs; /* the plan promises that no sum rounds; the witness is still checked */
 } cd_oracle_options;
 
@@ -117,6 +118,9 @@ typedef struct cd_oracle_reduction {
     bool lossy;                 /* the hook obeys a law of its own: links 1 and 2 are not judged */
     uint32_t micro_first;       /* first micro-step that entered since gradients were dropped */
     const char *normalisation;  /* how loss and objective are normalised, when they are not alike; else NULL */
+    uint32_t last_step;         /* the last micro-step of any rank, where others have more than this one */
+    bool separate;              /* gradients of micro-steps enter one by one, `.grad` never holds their sum */
+    bool rounded_once;          /* the reduction promises the exact mean of what entered, rounded once */
     const cddp_grad *gradients; /* (parameter_count) after backward */
 } cd_oracle_reduction;
 

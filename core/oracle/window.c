@@ -205,13 +205,27 @@ static cddp_status take_contribution(cd_window *w, const cd_oracle_parameter *me
     return CDDP_OK;
 }
 
-static cddp_status sum_rank(cd_window *w, const cd_start *start, const cd_oracle_reduction *reduction, uint32_t rank,
-                            cddp_error *err)
+static cddp_status take_all(cd_window *w, const cd_start *start, cddp_error *err)
 {
-    CD_TRY(cd_start_run_rank(start, reduction, rank, err));
     const cddp_grad *grads = start->engine->gradients(start->engine->self);
     for (size_t i = 0; i < w->parameter_count; i++)
         CD_TRY(take_contribution(w, &start->parameters[i], &w->parameters[i], &grads[i], err));
+    return CDDP_OK;
+}
+
+/* All micro-steps of a rank at once, or one by one and each from nothing. */
+static cddp_status sum_rank(cd_window *w, const cd_start *start, const cd_oracle_reduction *reduction, uint32_t rank,
+                            cddp_error *err)
+{
+    cd_oracle_reduction part = *reduction;
+    for (uint32_t m = reduction->micro_first; m <= reduction->micro_step; m++) {
+        if (reduction->separate) part.micro_first = part.micro_step = m;
+        if (rank_contributes(start, &part, rank)) {
+            CD_TRY(cd_start_run_rank(start, &part, rank, err));
+            CD_TRY(take_all(w, start, err));
+        }
+        if (!reduction->separate) break;
+    }
     w->contributors++;
     return CDDP_OK;
 }

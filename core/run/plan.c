@@ -284,6 +284,9 @@ cddp_status cddp_plan_rank_settings(const cddp_plan *plan, uint32_t rank, cddp_p
             memcpy((char *)settings + row->offset, override->parsed, row->width);
         }
     }
+    if (plan->world.batch > 0) { /* sample i of a step goes to rank i mod W */
+        settings->train.micro_steps = (plan->world.batch + plan->world.size - 1 - rank) / plan->world.size;
+    }
     return CDDP_OK;
 }
 

@@ -66,6 +66,13 @@ static void check_settings(contradictions *c, const cddp_plan_settings *s)
     if (ddp->bucket_cap_mb > 0 && ddp->bucket_cap_mb_list.count > 0) {
         tell(c, "ddp.bucket_cap_mb", "ddp.bucket_cap_mb has no effect beside ddp.bucket_cap_mb_list: give one of them");
     }
+    if (ddp->average_contributions && !ddp->accumulate_in_hook) {
+        tell(c, "ddp.average_contributions", "ddp.average_contributions has no effect without ddp.accumulate_in_hook");
+    }
+    if (ddp->accumulate_in_hook && s->train.zero_grad == 2) {
+        tell(c, "ddp.accumulate_in_hook",
+             "ddp.accumulate_in_hook with train.zero_grad = \"keep\": what is kept in .grad would be added again");
+    }
     if (s->hook.name == NULL && (s->hook.options != NULL || s->hook.inner != NULL)) {
         tell(c, "hook.name", "hook.%s is given but no hook.name", s->hook.options != NULL ? "options" : "inner");
     }
@@ -123,6 +130,35 @@ static void check_optimizer_in_backward(contradictions *c, const cddp_plan_optim
     if (s->amp.enable || s->clip.max_norm > 0) {
         tell(c, "optimizer.in_backward", "optimizer.in_backward steps before gradients can be %s: drop %s",
              s->amp.enable ? "unscaled" : "clipped", s->amp.enable ? "amp.enable" : "clip.max_norm");
+    }
+}
+
+/* The batch is dealt sample by sample, so whatever else says how many there are contradicts it. */
+static void check_batch(contradictions *c)
+{
+    const cddp_plan *plan = c->plan;
+    const cddp_plan_settings *s = &plan->settings;
+    if (plan->world.batch == 0) {
+        return;
+    }
+    if (plan->world.batch < plan->world.size) {
+        tell(c, "world.batch", "world.batch = %llu leaves some of %llu ranks without a sample",
+             (unsigned long long)plan->world.batch, (unsigned long long)plan->world.size);
+    }
+    if (s->train.micro_steps != 1) {
+        tell(c, "world.batch",
+             "world.batch and train.micro_steps both say how many micro-steps there are: give one of them");
+    }
+    if (s->data.samples != 1 || s->data.dataset_size != 0) {
+        tell(c, "world.batch",
+             "world.batch deals single samples of one endless epoch: it needs data.samples = 1 and no "
+             "data.dataset_size");
+    }
+    for (size_t i = 0; i < plan->when_count; i++) {
+        if (plan->whens[i].samples != CDDP_PLAN_UNSET || plan->whens[i].forwards != CDDP_PLAN_UNSET) {
+            tell(c, "world.batch",
+                 "world.batch deals one sample per micro-step: when.samples and when.forwards cannot change that");
+        }
     }
 }
 
@@ -243,6 +279,10 @@ static void check_expect(contradictions *c)
     if (expect->verdict != CDDP_EXPECT_ERROR && expect->error.count > 0) {
         tell(c, "expect.error", "expect.error needs expect.verdict = \"error\"");
     }
+    if (expect->same_with.count > 0 && expect->verdict != CDDP_EXPECT_VERIFIED) {
+        tell(c, "expect.same_with",
+             "expect.same_with compares runs that are verified: it needs expect.verdict = \"verified\"");
+    }
     for (size_t i = 0; i < expect->finding_count; i++) {
         if (expect->findings[i].check == NULL) {
             tell(c, "expect.finding.check", "[[expect.finding]] number %zu names no check", i);
@@ -260,6 +300,7 @@ size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn te
     for (size_t i = 0; i < plan->override_count; i++) {
         check_selector(&c, "rank.ranks", &plan->overrides[i].ranks, plan->world.size, "world.size");
     }
+    check_batch(&c);
     check_groups(&c);
     for (size_t i = 0; i < plan->optimizer_count; i++) {
         check_optimizer(&c, &plan->optimizers[i]);

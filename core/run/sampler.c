@@ -124,8 +124,11 @@ cddp_status cd_sampler_get(cd_sampler *s, const cd_micro *micro, cd_micro_batch 
     for (uint32_t i = 0; i < count; i++) {
         const uint64_t cursor = s->cursors[place] + i;
         s->epochs[i] = size > 0 ? (uint32_t)(cursor / quota) : 0;
-        s->ids[i] = size > 0 ? sample_at(s, cursor / quota, cursor % quota * world + s->rank)
-                             : (int64_t)(cursor * world + s->rank);
+        s->ids[i] =
+            size > 0 ? sample_at(s, cursor / quota, cursor % quota * world + s->rank)
+            : s->plan->world.batch > 0
+                ? (int64_t)(micro->place.step * s->plan->world.batch + micro->place.micro_step * world + s->rank)
+                : (int64_t)(cursor * world + s->rank);
         s->weights[i] = s->settings.train.loss == 0 ? dyadic_weight(s->ids[i]) : 1.0;
     }
     *batch = (cd_micro_batch){.count = count, .epoch = count > 0 ? s->epochs[0] : 0, .ids = s->ids, .epochs = s->epochs,

@@ -10,9 +10,39 @@
 
 /* ---- what the oracle is told ---- */
 
-/* The divisor that the plan declares: the world, or the ranks that still have inputs (JON-11). */
+static uint64_t count_backwards(const cd_trainer *t, const cddp_plan_settings *settings, uint32_t rank, uint32_t step)
+{
+    uint64_t count = 0;
+    for (uint32_t m = t->window_first; m < settings->train.micro_steps; m++) {
+        cd_micro micro;
+        cd_micro_resolve(t->plan, settings, (cd_micro_place){rank, step, m}, &micro);
+        const uint64_t rounds = (uint64_t)micro.backwards * (micro.backward_each ? micro.forwards : 1u);
+        count += cd_micro_contributes(&micro) ? rounds : 0;
+        if (micro.sync) {
+            break;
+        }
+    }
+    return count;
+}
+
+/* All backwards of a window, over all ranks. */
+static cddp_status count_contributions(const cd_trainer *t, uint32_t step, uint64_t *count, cddp_error *err)
+{
+    *count = 0;
+    for (uint32_t rank = 0; rank < t->plan->world.size; rank++) {
+        cddp_plan_settings settings;
+        CD_TRY(cddp_plan_rank_settings(t->plan, rank, &settings, err));
+        *count += cd_rank_has_step(t->plan, &settings, rank, step) ? count_backwards(t, &settings, rank, step) : 0;
+    }
+    return CDDP_OK;
+}
+
+/* The divisor that the plan declares: the world, the ranks that still have inputs (JON-11), or all backwards. */
 static cddp_status declared_divisor(const cd_trainer *t, uint32_t step, uint64_t *divisor, cddp_error *err)
 {
+    if (t->settings.ddp.average_contributions) {
+        return count_contributions(t, step, divisor, err);
+    }
     *divisor = t->plan->world.size;
     if (!t->settings.join.enable || t->settings.join.divide_by_initial_world_size || t->hook != NULL ||
         t->divides_after) {
@@ -67,6 +97,13 @@ static const char *print_normalisation(const cd_trainer *t, char *text, size_t t
     return text;
 }
 
+/* The last micro-step of any rank: a batch that does not divide gives some of them one more. */
+static uint32_t last_micro_step(const cd_trainer *t, uint32_t own)
+{
+    const uint64_t batch = t->plan->world.batch;
+    return batch > 0 ? (uint32_t)((batch + t->plan->world.size - 1) / t->plan->world.size) - 1 : own;
+}
+
 static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
     uint64_t divisor;
@@ -85,6 +122,10 @@ static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_err
                                            .accumulates_low = low != CDDP_DTYPE_COUNT,
                                            .local = low,
                                            .lossy = hook_is_judged_by_its_law(t),
+                                           .last_step = last_micro_step(t, last->place.micro_step),
+                                           .separate = t->settings.ddp.accumulate_in_hook,
+                                           .rounded_once =
+                                               t->hook != NULL && (t->hook->flags & CDDP_HOOK_ROUNDED_ONCE) != 0,
                                            .divisor = divisor,
                                            .micro_first = t->window_first,
                                            .gradients = t->grad_views};

@@ -74,6 +74,8 @@ static cddp_ddp_options wrapper_options(const cd_trainer *t)
     options.mixed_param_dtype = cd_mixed_dtype(t->settings.mixed_precision.param_dtype);
     options.mixed_reduce_dtype = cd_mixed_dtype(t->settings.mixed_precision.reduce_dtype);
     options.mixed_buffer_dtype = cd_mixed_dtype(t->settings.mixed_precision.buffer_dtype);
+    options.accumulate_in_hook = d->accumulate_in_hook;
+    options.average_contributions = d->average_contributions;
     options.join_broadcast_optimizer_state = t->settings.join.broadcast_optimizer_state;
     return options;
 }
@@ -351,11 +353,19 @@ static cddp_status make_oracle(cd_trainer *t, cddp_error *err)
         parameters[i] = (cd_oracle_parameter){p->name, cddp_tensor_numel(&p->tensor), p->tensor.dtype, t->variables[i],
                                               path_of(t, i)};
     }
-    const cd_oracle_options options = {
-        .parameters = parameters, .parameter_count = module->parameter_count, .buffer_count = module->buffer_count,
-        .rank = t->rank->rank, .world_size = (uint32_t)t->plan->world.size, .engine = &t->reference->engine,
-        .free_engine = &t->free_reference->engine, .share = t->options.share, .tracer = t->tracer,
-        .allocator = t->allocator, .sample_wise = model_is_sample_wise(module), .exact_inputs = t->settings.model.exact};
+    const cd_oracle_options options = {.parameters = parameters,
+                                       .parameter_count = module->parameter_count,
+                                       .buffer_count = module->buffer_count,
+                                       .rank = t->rank->rank,
+                                       .world_size = (uint32_t)t->plan->world.size,
+                                       .engine = &t->reference->engine,
+                                       .free_engine = &t->free_reference->engine,
+                                       .share = t->options.share,
+                                       .tracer = t->tracer,
+                                       .allocator = t->allocator,
+                                       .sample_wise = model_is_sample_wise(module),
+                                       .separate = t->settings.ddp.accumulate_in_hook,
+                                       .exact_inputs = t->settings.model.exact};
     CD_TRY_OUT(cd_oracle_create(&options, &t->oracle, err));
 out:
     cd_release(t->allocator, parameters, (module->parameter_count + 1) * sizeof *parameters);

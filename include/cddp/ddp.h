@@ -74,6 +74,8 @@ typedef struct cddp_ddp_options {
 
     uint32_t sample_rate;            /* LOG-03; 100 */
     bool join_broadcast_optimizer_state; /* our option against INT-01; false */
+    bool accumulate_in_hook;    /* ours: the comm hook adds up the gradients of micro-steps, `.grad` does not; false */
+    bool average_contributions; /* ours, with it: divide by the backwards of all ranks in the window, not by W; false */
 } cddp_ddp_options;
 
 /* PyTorch's defaults (INI-01). Fill in parameters, buffers and group afterwards. */

@@ -25,11 +25,12 @@ extern "C" {
 #define CDDP_HOOK_ABI 1u
 
 enum {
-    CDDP_HOOK_EXACT = 1u << 0,     /* equals plain pre-divided all-reduce bit for bit */
-    CDDP_HOOK_LOSSY = 1u << 1,     /* obeys a law of its own instead */
-    CDDP_HOOK_STATEFUL = 1u << 2,  /* has state that a checkpoint must keep */
-    CDDP_HOOK_LINEAR = 1u << 3,    /* may run on exact devices (symbol) */
-    CDDP_HOOK_NO_COMM = 1u << 4    /* communicates nothing: replicas are expected to differ */
+    CDDP_HOOK_EXACT = 1u << 0,        /* equals plain pre-divided all-reduce bit for bit */
+    CDDP_HOOK_LOSSY = 1u << 1,        /* obeys a law of its own instead */
+    CDDP_HOOK_STATEFUL = 1u << 2,     /* has state that a checkpoint must keep */
+    CDDP_HOOK_LINEAR = 1u << 3,       /* may run on exact devices (symbol) */
+    CDDP_HOOK_ROUNDED_ONCE = 1u << 5, /* gives the exact mean, rounded once: judged to half a unit in the last place */
+    CDDP_HOOK_NO_COMM = 1u << 4       /* communicates nothing: replicas are expected to differ */
 };
 
 typedef struct cddp_grad_bucket {
@@ -72,7 +73,9 @@ typedef struct cddp_hook_context {
     cddp_tracer *tracer;  /* may be NULL */
     const char *options;  /* "key=value,…" or NULL */
     const struct cddp_hook *inner; /* wrappers: the wrapped hook; else NULL */
-    uint64_t divide_factor; /* informational: W; hooks ignore the effective world size (JON-13) */
+    uint64_t divide_factor;        /* informational: W; hooks ignore the effective world size (JON-13) */
+    bool accumulates; /* the reducer's accumulate_in_hook: gradients come through accumulate, buffers do not count */
+    bool averages_contributions; /* with it: the divisor is the number of backwards of all ranks, not W */
 } cddp_hook_context;
 
 /* Where state goes and comes from. Both return false when the medium failed. */
@@ -104,6 +107,11 @@ typedef struct cddp_hook {
     cddp_status (*load)(void *self, const cddp_state_reader *reader, cddp_error *err);
     /* CDDP_DTYPE_BIT of the one dtype that all its reductions have, whatever the bucket's; 0: the bucket's own. */
     uint32_t wire_dtype;
+    /* (optional, both or neither) for the reducer's accumulate_in_hook. called when: a backward begins, inside no_sync
+    ** or not; and when a gradient has come into being: contiguous, as its slice of a bucket. The hook adds it up; the
+    ** reducer then forgets it, except in the synchronising backward. run takes what was added since the last run. */
+    void (*begin_backward)(void *self);
+    cddp_status (*accumulate)(void *self, uint32_t variable, const cddp_tensor *gradient, cddp_error *err);
 } cddp_hook;
 
 #ifdef __cplusplus

@@ -63,6 +63,7 @@ typedef struct cddp_plan_model {
 typedef struct cddp_plan_ddp {
     bool broadcast_buffers, init_sync, find_unused_parameters, gradient_as_bucket_view, static_graph;
     bool skip_all_reduce_unused_params, batched_grad_copy, set_last_bucket_cap;
+    bool accumulate_in_hook, average_contributions;
     double bucket_cap_mb;
     cddp_f64_list bucket_cap_mb_list;
     uint64_t first_bucket_bytes;
@@ -218,6 +219,7 @@ typedef struct cddp_plan_world {
     uint64_t seed;
     const char *backend;
     const char *backend_options;
+    uint64_t batch;         /* samples of a step over all ranks, dealt one by one; 0: as train and data say */
     uint64_t timeout_ms;    /* of every operation; 0: the backend's */
     uint64_t in_flight_max; /* slots per rank; 0: unbounded */
     uint64_t sequence_start; /* number of every group's first operation */
@@ -260,6 +262,7 @@ typedef struct cddp_plan_expect {
     cddp_text_list also;  /* checks that may report besides the findings named */
     cddp_text_list exercised; /* checks that must have had something to judge */
     cddp_text_list marks;     /* coverage marks that must be reached */
+    cddp_text_list same_with; /* settings with which the run must end with the same parameters */
     const cddp_plan_finding *findings;
     size_t finding_count;
 } cddp_plan_expect;

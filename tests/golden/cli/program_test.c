@@ -129,6 +129,28 @@ TEST(program, mistakes_in_a_scenario_are_a_result_with_exit_code_2)
     program_close(&p);
 }
 
+/* A float sum depends on the all-reduce's order of addition, an exact one does not. */
+TEST(program, a_run_whose_repetition_ends_with_other_bits_is_a_finding)
+{
+    cd_program p;
+    program_open(&p);
+    program_write(&p, "same.toml",
+                  "schema = 1\ntitle = \"same\"\n[world]\nsize = 3\n[model]\noptions = \"widths=16:24:8\"\nexact = false\n"
+                  "[hook]\nname = \"allreduce\"\n[expect]\nsame_with = [\"network.algorithm=halving_doubling\"]\n");
+    program_run(&p, "\"$T/same.toml\"");
+    assert_int_equal(p.exit_code, 1);
+    assert_contains(p.out, "with network.algorithm=halving_doubling parameter");
+    assert_contains(p.out, "ends with other bits");
+    assert_contains(p.out, "cddp-verify run ");
+    program_run(&p, "\"$T/same.toml\" --set hook.name=reproducible");
+    assert_int_equal(p.exit_code, 0);
+    assert_contains(p.out, "the same parameters bit for bit under 1 other setting");
+    program_run(&p, "\"$T/same.toml\" --set hook.name=reproducible --set expect.same_with=world.size=0");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.out, "with world.size=0");
+    program_close(&p);
+}
+
 TEST(program, the_flagship_is_verified_and_says_what_stands_behind_it)
 {
     cd_program p;
@@ -506,6 +528,7 @@ TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
           ROW(program, every_command_explains_itself_in_two_ways),
           ROW(program, mistakes_on_the_command_line_are_named_and_end_with_2),
           ROW(program, mistakes_in_a_scenario_are_a_result_with_exit_code_2),
+          ROW(program, a_run_whose_repetition_ends_with_other_bits_is_a_finding),
           ROW(program, the_flagship_is_verified_and_says_what_stands_behind_it),
           ROW(program, two_runs_report_the_same_bytes_in_every_format),
           ROW(program, workers_change_neither_report_nor_store),

@@ -32,6 +32,7 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
         {&cd_hook_powersgd, NULL, "start_powerSGD_iter=2,min_compression_rate=1", false},
         {&cd_hook_batched_powersgd, NULL, "start_powerSGD_iter=2", false},
         {&cd_hook_topk, NULL, "k=2", false},
+        {&cd_hook_reproducible, NULL, NULL, false},
         {&cd_hook_quantize_per_tensor, NULL, NULL, false},
         {&cd_hook_quantize_per_channel, NULL, "bucket_size=16", false},
     };

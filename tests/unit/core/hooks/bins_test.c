@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Exact sums in absolute bins, held against the oracle's exact sums, which share no code with them. */
+#include "tests/support/test.h"
+
+#include "core/base/alloc.h"
+#include "core/base/prng.h"
+#include "core/hooks/bins.h"
+#include "core/hooks/host.h"
+#include "core/oracle/wide_sum.h"
+#include "core/tensor/dtype.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NUMEL 600
+#define PARTS_MAX 64
+
+static const cddp_dtype dtypes[] = {CDDP_F32, CDDP_F64, CDDP_F16, CDDP_BF16};
+
+typedef struct contributions {
+    cddp_dtype dtype;
+    uint32_t count;
+    int64_t numel;
+    unsigned char values[PARTS_MAX][NUMEL * sizeof(double)];
+} contributions;
+
+static void *at(contributions *c, uint32_t part, int64_t i)
+{
+    return c->values[part] + (size_t)i * cddp_dtype_bytes(c->dtype);
+}
+
+/* spread: binades between the largest and the least magnitude. */
+static contributions *draw(cddp_dtype dtype, uint32_t count, int spread, uint64_t seed)
+{
+    contributions *c = calloc(1, sizeof *c);
+    cd_prng p = cd_prng_seed(seed);
+    c->dtype = dtype;
+    c->count = count;
+    c->numel = NUMEL;
+    for (uint32_t k = 0; k < count; k++)
+        for (int64_t i = 0; i < c->numel; i++) {
+            double m = (double)cd_prng_between(&p, 0, UINT64_C(1) << 53) - 0x1p52;
+            cd_element_set(dtype, at(c, k, i), ldexp(m, -52 - (int)cd_prng_between(&p, 0, (uint64_t)spread)));
+        }
+    return c;
+}
+
+/* The contributions as `worlds` ranks that accumulate theirs, reduced and averaged over all of them. */
+static void average(contributions *c, uint32_t worlds, uint32_t divisor, void *out)
+{
+    cd_bins *bins = calloc(worlds, sizeof *bins);
+    cd_bins_span all = {.first = 1000, .last = -1000};
+    cddp_error err = CDDP_ERROR_INIT;
+    for (uint32_t w = 0; w < worlds; w++) {
+        assert_ok(cd_bins_init(&bins[w], NULL, c->dtype, c->numel, &err), &err);
+        for (uint32_t k = w; k < c->count; k += worlds) assert_ok(cd_bins_add(&bins[w], c->values[k], &err), &err);
+        cd_bins_span one = cd_bins_get_span(&bins[w]);
+        all.special |= one.special;
+        if (one.first > one.last) continue;
+        if (one.first < all.first) all.first = one.first;
+        if (one.last > all.last) all.last = one.last;
+    }
+    int64_t rows = cd_bins_rows(&all);
+    int32_t *sum = calloc((size_t)(rows * c->numel) + 1, sizeof *sum),
+            *own = calloc((size_t)(rows * c->numel) + 1, sizeof *own);
+    for (uint32_t w = 0; w < worlds; w++) {
+        cd_bins_encode(&bins[w], &all, own, c->numel);
+        for (int64_t i = 0; i < rows * c->numel; i++) sum[i] += own[i];
+        cd_bins_fini(&bins[w]);
+    }
+    cd_bins_decode(c->dtype, sum, c->numel, &all, divisor, out, c->numel);
+    free(sum);
+    free(own);
+    free(bins);
+}
+
+/* |sum - divisor · actual| ≤ divisor · (half the distance to the neighbour), in exact arithmetic. */
+static void expect_rounded_once(contributions *c, uint32_t divisor, const void *out)
+{
+    cd_wide_sum sum;
+    cddp_error err = CDDP_ERROR_INIT;
+    double values[NUMEL];
+    assert_ok(cd_wide_sum_init(&sum, NULL, c->dtype, (size_t)c->numel, &err), &err);
+    for (uint32_t k = 0; k < c->count; k++) {
+        for (int64_t i = 0; i < c->numel; i++) values[i] = cd_element_get(c->dtype, at(c, k, i));
+        cd_wide_sum_push(&sum, values);
+    }
+    size_t width = cddp_dtype_bytes(c->dtype);
+    for (int64_t i = 0; i < c->numel; i++) {
+        double actual = cd_element_get(c->dtype, (const unsigned char *)out + (size_t)i * width);
+        double residual = cd_wide_sum_residual(&sum, (size_t)i, actual, divisor) / divisor;
+        int precision = c->dtype == CDDP_F64 ? 53 : c->dtype == CDDP_F16 ? 11 : c->dtype == CDDP_BF16 ? 8 : 24;
+        double gap = actual == 0 ? 0 : ldexp(1.0, ilogb(actual) + 1 - precision);
+        double least = cd_host_least(c->dtype) * 2;
+        assert_true(fabs(residual) <= (gap > least ? gap : least) / 2 * (1 + 0x1p-50));
+    }
+    cd_wide_sum_fini(&sum);
+}
+
+TEST(bins, every_number_of_parts_gives_the_same_bits)
+{
+    for (size_t d = 0; d < 4; d++) {
+        const int spreads[] = {0, 12, 40, dtypes[d] == CDDP_F64 ? 900 : 140};
+        for (size_t s = 0; s < 4; s++) {
+            contributions *c = draw(dtypes[d], PARTS_MAX, spreads[s], 7 + s);
+            unsigned char first[NUMEL * 8] = {0}, other[NUMEL * 8] = {0};
+            average(c, 1, 67, first);
+            expect_rounded_once(c, 67, first);
+            for (uint32_t worlds = 2; worlds <= PARTS_MAX; worlds += worlds < 9 ? 1 : 11) {
+                memset(other, 0, sizeof other);
+                average(c, worlds, 67, other);
+                assert_true(memcmp(first, other, sizeof first) == 0);
+            }
+            free(c);
+        }
+    }
+}
+
+TEST(bins, numbers_added_once_take_the_same_way)
+{
+    for (size_t d = 0; d < 4; d++) {
+        contributions *c = draw(dtypes[d], 1, 30, 3);
+        unsigned char one[NUMEL * 8] = {0}, two[NUMEL * 8] = {0};
+        cd_bins_span span = cd_bins_span_of(c->dtype, c->values[0], c->numel);
+        int32_t *rows = calloc((size_t)(cd_bins_rows(&span) * c->numel) + 1, sizeof *rows);
+        cd_bins_encode_values(c->dtype, c->values[0], c->numel, &span, rows, c->numel);
+        cd_bins_decode(c->dtype, rows, c->numel, &span, 1, one, c->numel);
+        size_t bytes = (size_t)c->numel * cddp_dtype_bytes(c->dtype);
+        for (int64_t i = 0; i < c->numel; i++) /* -0 comes back as +0 */
+            assert_true(cd_element_get(c->dtype, one + (size_t)i * cddp_dtype_bytes(c->dtype)) ==
+                        cd_element_get(c->dtype, at(c, 0, i)));
+        average(c, 1, 1, two);
+        assert_true(memcmp(one, two, bytes) == 0);
+        free(rows);
+        free(c);
+    }
+}
+
+static float mean_of(const float *values, uint32_t count, uint32_t divisor)
+{
+    contributions *c = calloc(1, sizeof *c);
+    float out = 77;
+    c->dtype = CDDP_F32;
+    c->count = count;
+    c->numel = 1;
+    for (uint32_t k = 0; k < count; k++) memcpy(c->values[k], &values[k], sizeof(float));
+    float split = 77;
+    average(c, 1, divisor, &out);
+    average(c, count, divisor, &split);
+    assert_true(memcmp(&out, &split, sizeof out) == 0 || (isnan(out) && isnan(split)));
+    free(c);
+    return out;
+}
+
+TEST(bins, what_is_special_comes_out_as_ieee_addition_has_it)
+{
+    assert_true(isnan(mean_of((float[]){1, NAN, 2}, 3, 3)));
+    assert_true(isnan(mean_of((float[]){INFINITY, 1, -INFINITY}, 3, 3)));
+    assert_true(mean_of((float[]){INFINITY, 1, INFINITY}, 3, 3) == INFINITY);
+    assert_true(mean_of((float[]){-1, -INFINITY, 5}, 3, 3) == -INFINITY);
+    assert_true(mean_of((float[]){-0.0f, -0.0f}, 2, 2) == 0.0f);
+    assert_false(signbit(mean_of((float[]){-0.0f, -0.0f}, 2, 2)));
+}
+
+TEST(bins, ends_of_the_range_are_exact)
+{
+    float most = 0x1.fffffep127f, least = 0x1p-149f;
+    assert_true(mean_of((float[]){most, most, most}, 3, 3) == most);     /* a plain sum overflows */
+    assert_true(mean_of((float[]){most, least, -most}, 3, 1) == least);  /* a plain sum loses it */
+    assert_true(mean_of((float[]){least, least, least}, 3, 3) == least); /* a plain division first loses all */
+    assert_true(mean_of((float[]){least, 0, 0}, 3, 2) == 0.0f);          /* a tie goes to even */
+    assert_true(mean_of((float[]){3 * least, 0, 0}, 3, 2) == 2 * least);
+    assert_true(mean_of((float[]){most, most, 0}, 3, 1) == INFINITY);
+    assert_true(mean_of((float[]){0x1p100f, 1, -0x1p100f, 0x1p-100f}, 4, 1) == 1.0f);
+    assert_true(mean_of((float[]){0x1p-100f, 0x1p24f, 1, 0}, 4, 1) ==
+                0x1.000002p24f); /* above the tie by far less than a double holds */
+    assert_true(mean_of((float[]){0, 0x1p24f, 1, 0}, 4, 1) == 0x1p24f);
+}
+
+TEST_MAIN(ROW(bins, every_number_of_parts_gives_the_same_bits), ROW(bins, numbers_added_once_take_the_same_way),
+          ROW(bins, what_is_special_comes_out_as_ieee_addition_has_it), ROW(bins, ends_of_the_range_are_exact))
