@@ -18,6 +18,8 @@
 struct cd_plugins {
     void **handles;
     size_t handle_count, handle_capacity;
+    const cddp_backend **working; /* backends that found nothing missing: asking again would cost a process each time */
+    size_t working_count, working_capacity;
 };
 
 static const char *loader_words(void)
@@ -68,6 +70,7 @@ void cd_plugins_close(cd_plugins *plugins)
     if (plugins == NULL) return;
     while (plugins->handle_count > 0) dlclose(plugins->handles[--plugins->handle_count]);
     cd_release(NULL, plugins->handles, plugins->handle_capacity * sizeof(void *));
+    cd_release(NULL, plugins->working, plugins->working_capacity * sizeof(void *));
     cd_release(NULL, plugins, sizeof *plugins);
 }
 
@@ -97,6 +100,20 @@ static cddp_status need_part(void *context, const char *name, cddp_error *err)
     return CDDP_OK;
 }
 
+/* Asks a backend what this machine lacks for it, until it is nothing. */
+static cddp_status probe(cd_plugins *plugins, const cddp_backend *backend, cddp_error *err)
+{
+    cddp_error reason = CDDP_ERROR_INIT;
+    for (size_t i = 0; i < plugins->working_count; i++)
+        if (plugins->working[i] == backend) return CDDP_OK;
+    if (backend->probe(backend, &reason) != CDDP_OK)
+        return cd_fail(err, CDDP_E_BACKEND, "backend %s does not work here: %.400s", backend->name, reason.message);
+    if (!cd_vec_grow(NULL, (void **)&plugins->working, &plugins->working_capacity, plugins->working_count + 1, sizeof(void *)))
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for backend '%s'", backend->name);
+    plugins->working[plugins->working_count++] = backend;
+    return CDDP_OK;
+}
+
 cddp_status cd_plugins_need_backend(cd_cli *cli, const char *name, cddp_error *err)
 {
     char path[4096];
@@ -106,7 +123,8 @@ cddp_status cd_plugins_need_backend(cd_cli *cli, const char *name, cddp_error *e
     }
     cddp_error reason = CDDP_ERROR_INIT;
     const cd_backend_row *row = cd_backend_row_find(name);
-    if (cddp_registry_find_backend(cli->registry, name) != NULL) return CDDP_OK;
+    const cddp_backend *backend = cddp_registry_find_backend(cli->registry, name);
+    if (backend != NULL) return probe(cli->plugins, backend, err);
     if (row == NULL) return unknown_backend(name, err);
     if (row->absent[0] != '\0')
         return cd_fail(err, CDDP_E_BACKEND, "backend %s is not in this build: %s", name, row->absent);
@@ -114,7 +132,7 @@ cddp_status cd_plugins_need_backend(cd_cli *cli, const char *name, cddp_error *e
     module_path(row->module, path, sizeof path);
     if (load(cli->plugins, cli->registry, path, &reason) != CDDP_OK)
         return cd_fail(err, CDDP_E_BACKEND, "backend %s does not work here: %.400s", name, reason.message);
-    if (cddp_registry_find_backend(cli->registry, name) == NULL)
-        return cd_fail(err, CDDP_E_BACKEND, "'%.300s' does not bring the backend %s", path, name);
-    return CDDP_OK;
+    backend = cddp_registry_find_backend(cli->registry, name);
+    if (backend == NULL) return cd_fail(err, CDDP_E_BACKEND, "'%.300s' does not bring the backend %s", path, name);
+    return probe(cli->plugins, backend, err);
 }

@@ -31,6 +31,13 @@ static void unsupported_describe(void *group, void *work, char *text, size_t tex
     if (text_bytes > 0) text[0] = '\0';
 }
 
+static cddp_status nothing_missing(const cddp_backend *backend, cddp_error *err)
+{
+    (void)backend;
+    (void)err;
+    return CDDP_OK;
+}
+
 cddp_status cd_backend_adopt(const cddp_backend *backend, cddp_backend *full, cddp_error *err)
 {
     const char *name = backend->size >= offsetof(cddp_backend, capabilities) && backend->name != NULL ? backend->name : "?";
@@ -52,6 +59,7 @@ cddp_status cd_backend_adopt(const cddp_backend *backend, cddp_backend *full, cd
         return cd_fail(err, CDDP_E_ARG, "backend %s declares no world size (capabilities.world_size_max is 0)", name);
     if (table.abort == NULL) table.abort = unsupported_abort;
     if (table.describe == NULL) table.describe = unsupported_describe;
+    if (table.probe == NULL) table.probe = nothing_missing;
     if (full != NULL) *full = table;
     return CDDP_OK;
 }

@@ -11,39 +11,6 @@
 
 #define CHUNK 256
 
-float cd_f64_to_f32_odd(double x)
-{
-    float nearest = (float)x;
-    double back = (double)nearest;
-    if (back == x || x != x || (x - x) != 0) return nearest; /* exact, NaN or infinite */
-    /* Inexact: of the two neighbours, the one with an odd last bit. An overflow comes back to the largest
-    ** finite number, whose last bit is odd. */
-    uint32_t bits = cd_f32_bits(nearest);
-    bool rounded_away = (back < 0 ? -back : back) > (x < 0 ? -x : x);
-    if ((bits & 1u) == 0) bits = rounded_away ? bits - 1 : bits + 1;
-    return cd_f32_of_bits(bits);
-}
-
-double cd_i64_to_f64_odd(int64_t x)
-{
-    uint64_t magnitude = x < 0 ? 0 - (uint64_t)x : (uint64_t)x;
-    uint64_t sticky = (magnitude & 0x7ffu) != 0 ? 0x800u : 0; /* below the 53 bits of the largest operand */
-    if (magnitude >> 53 != 0) magnitude = (magnitude & ~UINT64_C(0x7ff)) | sticky;
-    double result = (double)magnitude;
-    return x < 0 ? -result : result;
-}
-
-uint16_t cd_f64_to_f16(double x) { return cd_f32_to_f16(cd_f64_to_f32_odd(x)); }
-uint16_t cd_f64_to_bf16(double x) { return cd_f32_to_bf16(cd_f64_to_f32_odd(x)); }
-
-int64_t cd_f64_to_i64(double x)
-{
-    if (x != x) return 0;
-    if (x >= 0x1p63) return INT64_MAX;
-    if (x < -0x1p63) return INT64_MIN;
-    return (int64_t)x;
-}
-
 /* Note [Conversions of f16 in hardware]: F16C's instructions, with rounding to nearest even asked for, give the bits of
 ** the portable functions of dtype.h, NaNs included; dtype_test.c compares them over all patterns. Every processor with
 ** AVX2 has them. */

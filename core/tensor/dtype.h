@@ -16,41 +16,48 @@
 
 #include <string.h>
 
-static inline uint32_t cd_f32_bits(float x)
+/* These functions are GPU code too where nvcc reads them. */
+#ifdef __CUDACC__
+#define CD_EVERYWHERE static inline __host__ __device__
+#else
+#define CD_EVERYWHERE static inline
+#endif
+
+CD_EVERYWHERE uint32_t cd_f32_bits(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
 
-static inline float cd_f32_of_bits(uint32_t bits)
+CD_EVERYWHERE float cd_f32_of_bits(uint32_t bits)
 {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
 }
 
-static inline uint64_t cd_f64_bits(double x)
+CD_EVERYWHERE uint64_t cd_f64_bits(double x)
 {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
 
-static inline double cd_f64_of_bits(uint64_t bits)
+CD_EVERYWHERE double cd_f64_of_bits(uint64_t bits)
 {
     double x;
     memcpy(&x, &bits, sizeof x);
     return x;
 }
 
-static inline float cd_bf16_to_f32(uint16_t h)
+CD_EVERYWHERE float cd_bf16_to_f32(uint16_t h)
 {
     uint32_t quiet = (uint32_t)((h & 0x7fffu) > 0x7f80u) << 22;
     return cd_f32_of_bits((uint32_t)h << 16 | quiet);
 }
 
-static inline uint16_t cd_f32_to_bf16(float x)
+CD_EVERYWHERE uint16_t cd_f32_to_bf16(float x)
 {
     uint32_t bits = cd_f32_bits(x);
     uint32_t is_nan = (uint32_t) - (int32_t)((bits & 0x7fffffffu) > 0x7f800000u);
@@ -59,7 +66,7 @@ static inline uint16_t cd_f32_to_bf16(float x)
     return (uint16_t)((rounded & ~is_nan) | (quiet & is_nan));
 }
 
-static inline float cd_f16_to_f32(uint16_t h)
+CD_EVERYWHERE float cd_f16_to_f32(uint16_t h)
 {
     uint32_t magnitude = h & 0x7fffu, sign = (uint32_t)(h & 0x8000u) << 16;
     /* Normal numbers: the exponent's bias grows by 112. Infinity and NaN: by 112 once more, to 255. */
@@ -72,7 +79,7 @@ static inline float cd_f16_to_f32(uint16_t h)
     return cd_f32_of_bits(sign | (subnormal & is_subnormal) | (normal & ~is_subnormal));
 }
 
-static inline uint16_t cd_f32_to_f16(float x)
+CD_EVERYWHERE uint16_t cd_f32_to_f16(float x)
 {
     uint32_t bits = cd_f32_bits(x), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
     /* Normal results: round the 13 dropped bits to even, then lower the bias by 112. */
@@ -91,11 +98,39 @@ static inline uint16_t cd_f32_to_f16(float x)
 }
 
 /* Rounds to f32 with the last bit made odd when inexact: a second rounding to a narrower type is then correct. */
-float cd_f64_to_f32_odd(double x);
-double cd_i64_to_f64_odd(int64_t x);
-uint16_t cd_f64_to_f16(double x);
-uint16_t cd_f64_to_bf16(double x);
-int64_t cd_f64_to_i64(double x); /* truncates, saturates, NaN gives 0 */
+CD_EVERYWHERE float cd_f64_to_f32_odd(double x)
+{
+    float nearest = (float)x;
+    double back = (double)nearest;
+    if (back == x || x != x || (x - x) != 0) return nearest; /* exact, NaN or infinite */
+    /* Inexact: of the two neighbours, the one with an odd last bit. An overflow comes back to the largest
+    ** finite number, whose last bit is odd. */
+    uint32_t bits = cd_f32_bits(nearest);
+    bool rounded_away = (back < 0 ? -back : back) > (x < 0 ? -x : x);
+    if ((bits & 1u) == 0) bits = rounded_away ? bits - 1 : bits + 1;
+    return cd_f32_of_bits(bits);
+}
+
+CD_EVERYWHERE double cd_i64_to_f64_odd(int64_t x)
+{
+    uint64_t magnitude = x < 0 ? 0 - (uint64_t)x : (uint64_t)x;
+    uint64_t sticky = (magnitude & 0x7ffu) != 0 ? 0x800u : 0; /* below the 53 bits of the largest operand */
+    if (magnitude >> 53 != 0) magnitude = (magnitude & ~UINT64_C(0x7ff)) | sticky;
+    double result = (double)magnitude;
+    return x < 0 ? -result : result;
+}
+
+CD_EVERYWHERE uint16_t cd_f64_to_f16(double x) { return cd_f32_to_f16(cd_f64_to_f32_odd(x)); }
+CD_EVERYWHERE uint16_t cd_f64_to_bf16(double x) { return cd_f32_to_bf16(cd_f64_to_f32_odd(x)); }
+
+/* Truncates, saturates, NaN gives 0. */
+CD_EVERYWHERE int64_t cd_f64_to_i64(double x)
+{
+    if (x != x) return 0;
+    if (x >= 0x1p63) return INT64_MAX;
+    if (x < -0x1p63) return INT64_MIN;
+    return (int64_t)x;
+}
 
 /* Arrays. Source and destination must not overlap unless they are the same array of the same dtype. */
 void cd_convert_f16_to_f32(float *dst, const uint16_t *src, size_t count);

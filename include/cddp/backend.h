@@ -127,6 +127,12 @@ typedef struct cddp_backend {
     cddp_status (*abort)(void *group, const char *reason, cddp_error *err);
     /* (optional: default makes no text) does: who is this work waiting for, for a hang report. */
     void (*describe)(void *group, void *work, char *text, size_t text_bytes);
+    /* (optional: default finds nothing missing) does: says what this machine lacks for the backend, as a failure
+    ** whose message is the reason. called when: before ranks are started, in the process that will fork them; it
+    ** leaves that process fit to fork. */
+    cddp_status (*probe)(const struct cddp_backend *backend, cddp_error *err);
+    /* Where tensors of this backend are best kept: the device that the backend brings. (optional: NULL, cpu) */
+    const cddp_device *device;
 } cddp_backend;
 
 CDDP_API const char *cddp_op_name(cddp_op op); /* "allreduce" */

@@ -118,6 +118,11 @@ struct cddp_device {
                                cddp_error *err);
     cddp_status (*mark_wait)(const cddp_device *device, cddp_mark *mark, cddp_stream *stream,
                              cddp_error *err); /* the stream waits, the host does not */
+
+    /* does: makes the columns of an f32 or f64 matrix orthonormal in place by modified Gram-Schmidt, column by
+    ** column: divided by norm + epsilon (0 where that is 0), then its projection taken from every later one; sums in
+    ** f64 in the device's stated order. (optional: NULL where the host can do it in the storage itself) */
+    cddp_status (*orthonormalize)(const cddp_tensor *matrix, double epsilon, cddp_stream *stream, cddp_error *err);
 };
 
 /* The three devices that need nothing from outside. Returns borrowed static tables. */

@@ -156,6 +156,8 @@ static void judge_statement(const tidy_file *f, const char *start, const char *e
     bool only_type = !has_initializer && (has_word(statement, "struct") || has_word(statement, "enum") || has_word(statement, "union")) &&
                      !is_static;
     if (only_type || !declares_variable(statement) || is_constant(statement)) return;
+    /* What stands before an initializer ends in a space. */
+    for (size_t length = strlen(statement); length > 0 && statement[length - 1] == ' '; length--) statement[length - 1] = '\0';
     const char *name = statement + strlen(statement);
     while (name > statement && !tidy_is_word(name[-1])) name--;
     while (name > statement && tidy_is_word(name[-1])) name--;

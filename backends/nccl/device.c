@@ -1,0 +1,594 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The `cuda` device: the device table over one GPU.
+**
+** An operation checks its operands as the cpu device does, translates its views and enqueues one kernel; only read,
+** norm, find_nonfinite, digest and stream_synchronize wait for the GPU, and they count it (cd_cuda.host_waits).
+** write waits only for data that is too large for the staging ring.
+**
+** Orders     norm: element i is squared in f64 and added to lane i mod 8192 in order; the lanes are added pairwise,
+*lane
+**            l to lane l + 4096, then + 2048, … matmul: cuBLAS's own order where it takes the operands and is here,
+**            else k = 0, 1, 2, … as on cpu.
+** Not here: what a kernel computes (kernels.cu), memory and streams (cuda.c).
+*/
+#include "backends/nccl/cuda.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/tensor/kernels.h"
+#include "core/tensor/view.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#define STAGED_BYTES_MAX ((size_t)1 << 20) /* larger writes are not worth a copy */
+#define CHUNK_NUMEL 16384u
+
+static cd_cuda *state_of(const cddp_device *device) { return device->self; }
+
+/* The GPU is opened by whoever needs it first; a rank that chose its own did so before. */
+static cddp_status need(const cddp_device *device, cd_cuda **cuda, cddp_error *err)
+{
+    cd_cuda *c = state_of(device);
+    if (!c->is_open) CD_TRY(cd_cuda_open(c, 0, err));
+    *cuda = c;
+    return CDDP_OK;
+}
+
+static char *address(const cddp_tensor *t)
+{
+    return (char *)t->storage + (size_t)t->offset * cddp_dtype_bytes(t->dtype);
+}
+
+static size_t size_of(const cddp_tensor *t) { return (size_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype); }
+
+/* ---- storage ---- */
+
+static cddp_status cuda_allocate(const cddp_device *device, cddp_dtype dtype, int64_t numel, void **storage,
+                                 cddp_error *err)
+{
+    cd_cuda *cuda;
+    void *made = NULL;
+    if (numel < 0 || (unsigned)dtype >= CDDP_DTYPE_COUNT)
+        return cd_fail(err, CDDP_E_ARG, "allocate: %" PRId64 " elements of dtype %d", numel, (int)dtype);
+    CD_TRY(need(device, &cuda, err));
+    if ((uint64_t)numel > SIZE_MAX / cddp_dtype_bytes(dtype))
+        return cd_fail(err, CDDP_E_NOMEM, "allocate: no memory for %" PRId64 " elements of %s", numel,
+                       cddp_dtype_name(dtype));
+    size_t bytes = (size_t)numel * cddp_dtype_bytes(dtype);
+    CD_TRY(cd_cuda_take(cuda, bytes, &made, err));
+    /* Stale on purpose: NaN and -1. */
+    cddp_status status =
+        bytes > 0 ? cd_cuda_check(cudaMemsetAsync(made, 0xff, bytes, cuda->stream), "cudaMemsetAsync", err) : CDDP_OK;
+    if (status != CDDP_OK) {
+        cd_cuda_give(cuda, bytes, made);
+        return status;
+    }
+    *storage = made;
+    return CDDP_OK;
+}
+
+static void cuda_release(const cddp_device *device, cddp_dtype dtype, int64_t numel, void *storage)
+{
+    cd_cuda_give(state_of(device), (size_t)numel * cddp_dtype_bytes(dtype), storage);
+}
+
+/* ---- calls ---- */
+
+/* A view for the kernels. cd_walk merges the dimensions that continue each other. */
+static cd_cuda_view view_of(const cddp_tensor *t)
+{
+    cd_walk walk;
+    cd_walk_begin(&walk, t);
+    cd_cuda_view v = {.data = address(t), .dtype = (uint32_t)t->dtype, .dim_count = walk.dim_count};
+    for (uint32_t i = 0; i < walk.dim_count; i++) {
+        v.sizes[i] = walk.sizes[i];
+        v.strides[i] = walk.strides[i];
+    }
+    return v;
+}
+
+static cd_cuda_view flat_view_of(const cddp_tensor *t)
+{
+    return (cd_cuda_view){.data = address(t),
+                          .dtype = (uint32_t)t->dtype,
+                          .dim_count = 1,
+                          .sizes = {cddp_tensor_numel(t)},
+                          .strides = {1}};
+}
+
+/* f16 and bf16 take their scalars rounded. */
+static cd_cuda_scalar scalar_of(cddp_dtype dtype, double value, int64_t count)
+{
+    cd_cuda_scalar s = {.value = value, .count = count};
+    if (dtype == CDDP_F16 || dtype == CDDP_BF16) {
+        uint16_t bits;
+        cd_element_set(dtype, &bits, value);
+        s.value = cd_element_get(dtype, &bits);
+    }
+    return s;
+}
+
+static cddp_status enqueue(cd_cuda_op op, const cddp_tensor *dst, const cddp_tensor *src, const cd_cuda_scalar *scalar,
+                           cddp_stream *stream, cddp_error *err)
+{
+    cd_cuda *cuda;
+    CD_TRY(need(dst->device, &cuda, err));
+    bool parallel = cd_view_is_parallel(dst, src);
+    cd_cuda_call call = {.dst = parallel ? flat_view_of(dst) : view_of(dst),
+                         .src = parallel ? flat_view_of(src) : view_of(src),
+                         .numel = cddp_tensor_numel(dst),
+                         .op = op,
+                         .scalar = *scalar};
+    return cd_cuda_check(cd_cuda_launch_call(&call, cd_cuda_stream(cuda, stream)), "starting a kernel", err);
+}
+
+static cddp_status check_count(int64_t n, const char *operation, cddp_error *err)
+{
+    if (n < 1) return cd_fail(err, CDDP_E_ARG, "%s: n is %" PRId64 ", it must be at least 1", operation, n);
+    return CDDP_OK;
+}
+
+static cddp_status check_factor(cddp_dtype dtype, double factor, const char *operation, cddp_error *err)
+{
+    if (cd_dtype_is_integer(dtype) && (double)cd_f64_to_i64(factor) != factor)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s: %s elements times %.17g", operation, cddp_dtype_name(dtype),
+                       factor);
+    return CDDP_OK;
+}
+
+static cddp_status cuda_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream, cddp_error *err)
+{
+    CD_TRY(cd_view_check_pair(dst, src, "copy", err));
+    CD_TRY(enqueue(CD_CUDA_COPY, dst, src, &(cd_cuda_scalar){0}, stream, err));
+    return CDDP_OK;
+}
+
+static cddp_status cuda_fill(const cddp_tensor *dst, double value, cddp_stream *stream, cddp_error *err)
+{
+    CD_TRY(cd_view_check(dst, "fill", "destination", err));
+    cd_cuda_scalar scalar = {0};
+    cd_element_set(dst->dtype, &scalar.bits, value);
+    CD_TRY(enqueue(CD_CUDA_FILL, dst, dst, &scalar, stream, err));
+    return CDDP_OK;
+}
+
+static cddp_status cuda_reduce(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
+                               cddp_error *err)
+{
+    static const cd_cuda_op ops[CDDP_RED_COUNT] = {
+        [CDDP_RED_SUM] = CD_CUDA_SUM,  [CDDP_RED_PRODUCT] = CD_CUDA_PRODUCT, [CDDP_RED_MIN] = CD_CUDA_MIN,
+        [CDDP_RED_MAX] = CD_CUDA_MAX,  [CDDP_RED_BAND] = CD_CUDA_BAND,       [CDDP_RED_BOR] = CD_CUDA_BOR,
+        [CDDP_RED_BXOR] = CD_CUDA_BXOR};
+    CD_TRY(cd_view_check_same(dst, src, "reduce", err));
+    if (cd_kernel_reduce(op, dst->dtype) == NULL)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "reduce: %s is not defined between two elements of %s",
+                       cddp_red_op_name(op), cddp_dtype_name(dst->dtype));
+    CD_TRY(enqueue(ops[op], dst, src, &(cd_cuda_scalar){0}, stream, err));
+    return CDDP_OK;
+}
+
+static cddp_status cuda_divide(const cddp_tensor *dst, const cddp_tensor *src, int64_t n, cddp_stream *stream,
+                               cddp_error *err)
+{
+    CD_TRY(check_count(n, "divide", err));
+    CD_TRY(cd_view_check_same(dst, src, "divide", err));
+    cd_cuda_scalar scalar = {.count = n};
+    CD_TRY(enqueue(CD_CUDA_DIVIDE, dst, src, &scalar, stream, err));
+    return CDDP_OK;
+}
+
+static cddp_status cuda_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor, cddp_stream *stream,
+                              cddp_error *err)
+{
+    CD_TRY(cd_view_check_same(dst, src, "scale", err));
+    CD_TRY(check_factor(dst->dtype, factor, "scale", err));
+    cd_cuda_scalar scalar = scalar_of(dst->dtype, factor, 1);
+    CD_TRY(enqueue(CD_CUDA_SCALE, dst, src, &scalar, stream, err));
+    return CDDP_OK;
+}
+
+static cddp_status cuda_multiply_reciprocal(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
+                                            cddp_stream *stream, cddp_error *err)
+{
+    CD_TRY(check_count(n, "multiply_reciprocal", err));
+    CD_TRY(cuda_scale(dst, src, 1.0 / (double)n, stream, err));
+    return CDDP_OK;
+}
+
+static cddp_status cuda_axpy(const cddp_tensor *dst, double alpha, const cddp_tensor *x, cddp_stream *stream,
+                             cddp_error *err)
+{
+    CD_TRY(cd_view_check_same(dst, x, "axpy", err));
+    CD_TRY(check_factor(dst->dtype, alpha, "axpy", err));
+    cd_cuda_scalar scalar = scalar_of(dst->dtype, alpha, 1);
+    CD_TRY(enqueue(CD_CUDA_AXPY, dst, x, &scalar, stream, err));
+    return CDDP_OK;
+}
+
+/* ---- many tensors in one launch ---- */
+
+static cddp_status check_pairs(const cddp_copy_pair *pairs, size_t pair_count, cddp_copy_scale scale, int64_t n,
+                               cddp_error *err)
+{
+    if (scale != CDDP_COPY_PLAIN) CD_TRY(check_count(n, "copy_many", err));
+    for (size_t i = 0; i < pair_count; i++) {
+        const cddp_copy_pair *p = &pairs[i];
+        if (scale == CDDP_COPY_PLAIN)
+            CD_TRY(cd_view_check_pair(&p->dst, &p->src, "copy_many", err));
+        else
+            CD_TRY(cd_view_check_same(&p->dst, &p->src, "copy_many", err));
+        if (scale == CDDP_COPY_MULTIPLY) CD_TRY(check_factor(p->dst.dtype, 1.0 / (double)n, "copy_many", err));
+    }
+    return CDDP_OK;
+}
+
+static const cd_cuda_op batch_ops[] = {
+    [CDDP_COPY_PLAIN] = CD_CUDA_COPY, [CDDP_COPY_MULTIPLY] = CD_CUDA_SCALE, [CDDP_COPY_DIVIDE] = CD_CUDA_DIVIDE};
+
+/* A batch has one scalar, so pairs of a scaled batch share a dtype; others go on their own, as strided ones do. */
+static bool fits_batch(const cddp_copy_pair *pair, const cddp_copy_pair *first, cddp_copy_scale scale)
+{
+    return cd_view_is_parallel(&pair->dst, &pair->src) &&
+           (scale == CDDP_COPY_PLAIN || pair->dst.dtype == first->dst.dtype);
+}
+
+/* Writes the table of the pairs that go together and numbers their chunks through. */
+static void batch_fill(cd_cuda_pair *table, cd_cuda_batch *batch, const cddp_copy_pair *pairs, size_t pair_count,
+                       cddp_copy_scale scale)
+{
+    for (size_t i = 0; i < pair_count; i++) {
+        int64_t numel = cddp_tensor_numel(&pairs[i].dst);
+        if (numel == 0 || !fits_batch(&pairs[i], &pairs[0], scale)) continue;
+        table[batch->pair_count++] = (cd_cuda_pair){.dst = address(&pairs[i].dst),
+                                                    .src = address(&pairs[i].src),
+                                                    .numel = numel,
+                                                    .first_chunk = batch->chunk_count,
+                                                    .dst_dtype = (uint32_t)pairs[i].dst.dtype,
+                                                    .src_dtype = (uint32_t)pairs[i].src.dtype};
+        batch->chunk_count += (numel + batch->chunk_numel - 1) / batch->chunk_numel;
+    }
+}
+
+static cddp_status batch_run(cd_cuda *cuda, const cddp_copy_pair *pairs, size_t pair_count, cddp_copy_scale scale,
+                             int64_t n, cudaStream_t stream, cddp_error *err)
+{
+    cd_ring_slot *slot = NULL;
+    size_t bytes = pair_count * sizeof(cd_cuda_pair);
+    CD_TRY(cd_ring_begin(cuda, bytes, &slot, err));
+    cd_cuda_batch batch = {.pairs = slot->device,
+                           .chunk_numel = CHUNK_NUMEL,
+                           .op = batch_ops[scale],
+                           .scalar =
+                               scalar_of(pairs[0].dst.dtype, scale == CDDP_COPY_MULTIPLY ? 1.0 / (double)n : 0, n)};
+    batch_fill(slot->host, &batch, pairs, pair_count, scale);
+    if (batch.pair_count == 0) return CDDP_OK;
+    bytes = batch.pair_count * sizeof(cd_cuda_pair);
+    CD_TRY(cd_cuda_check(cudaMemcpyAsync(slot->device, slot->host, bytes, cudaMemcpyHostToDevice, stream),
+                         "cudaMemcpyAsync", err));
+    CD_TRY(cd_cuda_check(cd_cuda_launch_batch(&batch, stream), "starting a batch of copies", err));
+    CD_TRY(cd_ring_end(slot, stream, err));
+    return CDDP_OK;
+}
+
+static cddp_status pair_run(const cddp_copy_pair *p, cddp_copy_scale scale, int64_t n, cddp_stream *stream,
+                            cddp_error *err)
+{
+    if (scale == CDDP_COPY_PLAIN) return cuda_copy(&p->dst, &p->src, stream, err);
+    if (scale == CDDP_COPY_MULTIPLY) return cuda_multiply_reciprocal(&p->dst, &p->src, n, stream, err);
+    return cuda_divide(&p->dst, &p->src, n, stream, err);
+}
+
+static cddp_status cuda_copy_many(const cddp_device *device, const cddp_copy_pair *pairs, size_t pair_count,
+                                  cddp_copy_scale scale, int64_t n, cddp_stream *stream, cddp_error *err)
+{
+    cd_cuda *cuda;
+    CD_TRY(check_pairs(pairs, pair_count, scale, n, err));
+    if (pair_count == 0) return CDDP_OK;
+    CD_TRY(need(device, &cuda, err));
+    pthread_mutex_lock(&cuda->lock);
+    cddp_status status = batch_run(cuda, pairs, pair_count, scale, n, cd_cuda_stream(cuda, stream), err);
+    pthread_mutex_unlock(&cuda->lock);
+    for (size_t i = 0; i < pair_count && status == CDDP_OK; i++)
+        if (cddp_tensor_numel(&pairs[i].dst) > 0 && !fits_batch(&pairs[i], &pairs[0], scale))
+            status = pair_run(&pairs[i], scale, n, stream, err);
+    return status;
+}
+
+/* ---- matrices ---- */
+
+static cddp_status cuda_matmul(const cddp_tensor *dst, const cddp_matmul *operands, cddp_stream *stream,
+                               cddp_error *err)
+{
+    cd_cuda *cuda;
+    cd_matmul_shape s;
+    bool done = false;
+    CD_TRY(cd_view_check_matmul(dst, operands, &s, err));
+    CD_TRY(need(dst->device, &cuda, err));
+    cd_cuda_product product = {.a = address(operands->a),
+                               .b = address(operands->b),
+                               .dst = address(dst),
+                               .dtype = (uint32_t)dst->dtype,
+                               .accumulate = operands->accumulate,
+                               .m = s.m,
+                               .n = s.n,
+                               .k = s.k,
+                               .a_row = s.a_row,
+                               .a_k = s.a_k,
+                               .b_k = s.b_k,
+                               .b_col = s.b_col,
+                               .dst_row = s.dst_row,
+                               .dst_col = s.dst_col};
+    cudaStream_t on = cd_cuda_stream(cuda, stream);
+    CD_TRY(cd_cublas_product(cuda, &product, on, &done, err));
+    if (!done) CD_TRY(cd_cuda_check(cd_cuda_launch_product(&product, on), "starting a product", err));
+    return CDDP_OK;
+}
+
+static cddp_status cuda_orthonormalize(const cddp_tensor *matrix, double epsilon, cddp_stream *stream, cddp_error *err)
+{
+    cd_cuda *cuda;
+    void *partials = NULL;
+    CD_TRY(cd_view_check(matrix, "orthonormalize", "matrix", err));
+    if (matrix->dim_count != 2 || (matrix->dtype != CDDP_F32 && matrix->dtype != CDDP_F64))
+        return cd_fail(err, CDDP_E_ARG, "orthonormalize: a %s tensor with %u dimensions, not an f32 or f64 matrix",
+                       cddp_dtype_name(matrix->dtype), matrix->dim_count);
+    CD_TRY(need(matrix->device, &cuda, err));
+    size_t bytes = (size_t)matrix->sizes[1] * CD_CUDA_BASIS_PARTIALS * sizeof(double);
+    CD_TRY(cd_cuda_take(cuda, bytes, &partials, err));
+    cd_cuda_basis basis = {.data = address(matrix),
+                           .dtype = (uint32_t)matrix->dtype,
+                           .rows = matrix->sizes[0],
+                           .columns = matrix->sizes[1],
+                           .row_stride = matrix->strides[0],
+                           .column_stride = matrix->strides[1],
+                           .epsilon = epsilon,
+                           .partials = partials};
+    cudaStream_t on = cd_cuda_stream(cuda, stream);
+    cddp_status status = cd_cuda_check(cd_cuda_launch_basis(&basis, on), "starting an orthonormalisation", err);
+    /* Scratch belongs to the default stream; another one is waited for before the scratch goes back. */
+    if (on != cuda->stream && cd_cuda_synchronize(cuda, on, "orthonormalize", NULL) != CDDP_OK && status == CDDP_OK)
+        status = cd_fail(err, CDDP_E_BACKEND, "orthonormalize: the stream failed");
+    cd_cuda_give(cuda, bytes, partials);
+    return status;
+}
+
+/* ---- to and from the host ---- */
+
+/* A contiguous copy on the device of a view that is not; *block NULL when the view itself will do. */
+static cddp_status pack(cd_cuda *cuda, const cddp_tensor *src, cddp_tensor *packed, void **block, cddp_error *err)
+{
+    *packed = *src;
+    *block = NULL;
+    if (cddp_tensor_is_contiguous(src)) return CDDP_OK;
+    CD_TRY(cd_cuda_take(cuda, size_of(src), block, err));
+    *packed = cddp_tensor_of(src->device, *block, 0, src->dtype, src->sizes, src->dim_count);
+    return CDDP_OK;
+}
+
+static cddp_status cuda_read(const cddp_tensor *src, void *host, size_t host_bytes, cddp_error *err)
+{
+    cd_cuda *cuda;
+    cddp_tensor packed;
+    void *block = NULL;
+    cddp_status status = CDDP_OK;
+    CD_TRY(cd_view_check_host(src, host, host_bytes, "read", err));
+    if (host_bytes == 0) return CDDP_OK;
+    CD_TRY(need(src->device, &cuda, err));
+    CD_TRY(pack(cuda, src, &packed, &block, err));
+    if (block != NULL) CD_TRY_OUT(cuda_copy(&packed, src, NULL, err));
+    CD_TRY_OUT(cd_cuda_check(cudaMemcpyAsync(host, address(&packed), host_bytes, cudaMemcpyDeviceToHost, cuda->stream),
+                             "cudaMemcpyAsync", err));
+    CD_TRY_OUT(cd_cuda_synchronize(cuda, cuda->stream, "read", err));
+out:
+    cd_cuda_give(cuda, size_of(src), block);
+    return status;
+}
+
+/* The host's bytes into contiguous device memory. Small ones pass through the ring, so that nobody waits. */
+static cddp_status upload(cd_cuda *cuda, void *to, const void *host, size_t bytes, cddp_error *err)
+{
+    cd_ring_slot *slot = NULL;
+    cddp_status status = CDDP_OK;
+    if (bytes > STAGED_BYTES_MAX) {
+        CD_TRY(cd_cuda_check(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cuda->stream), "cudaMemcpyAsync",
+                             err));
+        CD_TRY(cd_cuda_synchronize(cuda, cuda->stream, "write", err));
+        return CDDP_OK;
+    }
+    pthread_mutex_lock(&cuda->lock);
+    CD_TRY_OUT(cd_ring_begin(cuda, bytes, &slot, err));
+    memcpy(slot->host, host, bytes);
+    CD_TRY_OUT(cd_cuda_check(cudaMemcpyAsync(to, slot->host, bytes, cudaMemcpyHostToDevice, cuda->stream),
+                             "cudaMemcpyAsync", err));
+    CD_TRY_OUT(cd_ring_end(slot, cuda->stream, err));
+out:
+    pthread_mutex_unlock(&cuda->lock);
+    return status;
+}
+
+static cddp_status cuda_write(const cddp_tensor *dst, const void *host, size_t host_bytes, cddp_error *err)
+{
+    cd_cuda *cuda;
+    cddp_tensor packed;
+    void *block = NULL;
+    cddp_status status = CDDP_OK;
+    CD_TRY(cd_view_check_host(dst, host, host_bytes, "write", err));
+    if (host_bytes == 0) return CDDP_OK;
+    CD_TRY(need(dst->device, &cuda, err));
+    CD_TRY(pack(cuda, dst, &packed, &block, err));
+    CD_TRY_OUT(upload(cuda, address(&packed), host, host_bytes, err));
+    if (block != NULL) CD_TRY_OUT(cuda_copy(dst, &packed, NULL, err));
+out:
+    cd_cuda_give(cuda, size_of(dst), block);
+    return status;
+}
+
+/* ---- whole-tensor results ---- */
+
+/* Runs one of the scans and brings its lanes to the host. lanes: (CD_CUDA_PARTIALS) of 8 bytes each. */
+static cddp_status scan(const cddp_tensor *src, bool squares, void *lanes, cddp_error *err)
+{
+    cd_cuda *cuda;
+    void *partials = NULL;
+    const size_t bytes = CD_CUDA_PARTIALS * 8u;
+    cddp_status status = CDDP_OK;
+    CD_TRY(need(src->device, &cuda, err));
+    CD_TRY(cd_cuda_take(cuda, bytes, &partials, err));
+    cd_cuda_view view = view_of(src);
+    int64_t numel = cddp_tensor_numel(src);
+    int code = squares ? cd_cuda_launch_squares(&view, numel, partials, cuda->stream)
+                       : cd_cuda_launch_nonfinite(&view, numel, partials, cuda->stream);
+    CD_TRY_OUT(cd_cuda_check(code, "starting a scan", err));
+    CD_TRY_OUT(cd_cuda_check(cudaMemcpyAsync(lanes, partials, bytes, cudaMemcpyDeviceToHost, cuda->stream),
+                             "cudaMemcpyAsync", err));
+    CD_TRY_OUT(cd_cuda_synchronize(cuda, cuda->stream, squares ? "norm" : "find_nonfinite", err));
+out:
+    cd_cuda_give(cuda, bytes, partials);
+    return status;
+}
+
+static cddp_status cuda_norm(const cddp_tensor *src, double *norm, cddp_error *err)
+{
+    double lanes[CD_CUDA_PARTIALS];
+    CD_TRY(cd_view_check(src, "norm", "source", err));
+    CD_TRY(scan(src, true, lanes, err));
+    for (size_t half = CD_CUDA_PARTIALS / 2; half > 0; half /= 2)
+        for (size_t l = 0; l < half; l++) lanes[l] += lanes[l + half];
+    *norm = sqrt(lanes[0]);
+    return CDDP_OK;
+}
+
+static cddp_status cuda_find_nonfinite(const cddp_tensor *src, int64_t *index, cddp_error *err)
+{
+    int64_t lanes[CD_CUDA_PARTIALS];
+    CD_TRY(cd_view_check(src, "find_nonfinite", "source", err));
+    if (cd_dtype_is_integer(src->dtype)) {
+        *index = -1;
+        return CDDP_OK;
+    }
+    CD_TRY(scan(src, false, lanes, err));
+    int64_t first = INT64_MAX;
+    for (size_t l = 0; l < CD_CUDA_PARTIALS; l++)
+        if (lanes[l] < first) first = lanes[l];
+    *index = first == INT64_MAX ? -1 : first;
+    return CDDP_OK;
+}
+
+/* The digest is the cpu's, over a copy: it must be equal on every machine, and it is the judge's, not the training's.
+ */
+static cddp_status cuda_digest(const cddp_tensor *src, uint64_t *digest, cddp_error *err)
+{
+    cd_cuda *cuda;
+    void *host = NULL;
+    cddp_status status = CDDP_OK;
+    CD_TRY(cd_view_check(src, "digest", "source", err));
+    CD_TRY(need(src->device, &cuda, err));
+    CD_TRY(cd_cuda_take_pinned(cuda, size_of(src), &host, err));
+    CD_TRY_OUT(cuda_read(src, host, size_of(src), err));
+    const cddp_tensor copy = cddp_tensor_of(cddp_device_cpu(), host, 0, src->dtype, src->sizes, src->dim_count);
+    CD_TRY_OUT(cddp_device_cpu()->digest(&copy, digest, err));
+out:
+    cd_cuda_give_pinned(cuda, size_of(src), host);
+    return status;
+}
+
+/* ---- streams and marks ---- */
+
+static cddp_status cuda_stream_create(const cddp_device *device, cddp_stream **stream, cddp_error *err)
+{
+    cd_cuda *cuda;
+    CD_TRY(need(device, &cuda, err));
+    cddp_stream *s = cd_allocate_zero(NULL, sizeof *s);
+    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a stream");
+    cddp_status status =
+        cd_cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", err);
+    if (status == CDDP_OK)
+        *stream = s;
+    else
+        cd_release(NULL, s, sizeof *s);
+    return status;
+}
+
+static void cuda_stream_destroy(const cddp_device *device, cddp_stream *stream)
+{
+    (void)device;
+    if (stream == NULL) return;
+    (void)cudaStreamDestroy(stream->stream);
+    cd_release(NULL, stream, sizeof *stream);
+}
+
+static cddp_status cuda_stream_synchronize(const cddp_device *device, cddp_stream *stream, cddp_error *err)
+{
+    cd_cuda *cuda;
+    CD_TRY(need(device, &cuda, err));
+    CD_TRY(cd_cuda_synchronize(cuda, cd_cuda_stream(cuda, stream), "stream_synchronize", err));
+    return CDDP_OK;
+}
+
+static cddp_status cuda_mark_create(const cddp_device *device, cddp_mark **mark, cddp_error *err)
+{
+    cd_cuda *cuda;
+    CD_TRY(need(device, &cuda, err));
+    cddp_mark *m = cd_allocate_zero(NULL, sizeof *m);
+    if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a mark");
+    cddp_status status =
+        cd_cuda_check(cudaEventCreateWithFlags(&m->event, cudaEventDisableTiming), "cudaEventCreateWithFlags", err);
+    if (status == CDDP_OK)
+        *mark = m;
+    else
+        cd_release(NULL, m, sizeof *m);
+    return status;
+}
+
+static void cuda_mark_destroy(const cddp_device *device, cddp_mark *mark)
+{
+    (void)device;
+    if (mark == NULL) return;
+    (void)cudaEventDestroy(mark->event);
+    cd_release(NULL, mark, sizeof *mark);
+}
+
+static cddp_status cuda_mark_record(const cddp_device *device, cddp_mark *mark, cddp_stream *stream, cddp_error *err)
+{
+    return cd_cuda_check(cudaEventRecord(mark->event, cd_cuda_stream(state_of(device), stream)), "cudaEventRecord",
+                         err);
+}
+
+static cddp_status cuda_mark_wait(const cddp_device *device, cddp_mark *mark, cddp_stream *stream, cddp_error *err)
+{
+    return cd_cuda_check(cudaStreamWaitEvent(cd_cuda_stream(state_of(device), stream), mark->event, 0),
+                         "cudaStreamWaitEvent", err);
+}
+
+const cddp_device cd_cuda_device = {.size = sizeof cd_cuda_device,
+                                    .abi = CDDP_DEVICE_ABI,
+                                    .name = "cuda",
+                                    .self = &cd_cuda_here,
+                                    .flags = CDDP_DEVICE_VALUES | CDDP_DEVICE_ASYNC,
+                                    .dtypes = CDDP_DTYPE_BIT(CDDP_DTYPE_COUNT) - 1,
+                                    .allocate = cuda_allocate,
+                                    .release = cuda_release,
+                                    .read = cuda_read,
+                                    .write = cuda_write,
+                                    .copy = cuda_copy,
+                                    .copy_many = cuda_copy_many,
+                                    .fill = cuda_fill,
+                                    .reduce = cuda_reduce,
+                                    .divide = cuda_divide,
+                                    .multiply_reciprocal = cuda_multiply_reciprocal,
+                                    .scale = cuda_scale,
+                                    .axpy = cuda_axpy,
+                                    .matmul = cuda_matmul,
+                                    .norm = cuda_norm,
+                                    .find_nonfinite = cuda_find_nonfinite,
+                                    .digest = cuda_digest,
+                                    .stream_create = cuda_stream_create,
+                                    .stream_destroy = cuda_stream_destroy,
+                                    .stream_synchronize = cuda_stream_synchronize,
+                                    .mark_create = cuda_mark_create,
+                                    .mark_destroy = cuda_mark_destroy,
+                                    .mark_record = cuda_mark_record,
+                                    .mark_wait = cuda_mark_wait,
+                                    .orthonormalize = cuda_orthonormalize};

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finding each other: which rank takes which GPU, and the communicator of a group.
+**
+** Every rank tells the rendezvous its host and how many GPUs it sees. Ranks of one host take its GPUs in turn, lowest
+** rank first. NCCL refuses two ranks on one GPU of one host; for verification on a machine with fewer GPUs than ranks
+** each rank is therefore told (NCCL_HOSTID) that it is a host of its own, and that hosts talk over sockets. What a user
+** has set stays set. This works for processes only, and is slow.
+**
+** Communicators are made without blocking, so that a rank that never comes is a time-out and not a hang.
+*/
+#define _POSIX_C_SOURCE 200809L
+#include "backends/nccl/nccl_group.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/base/os.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define HOST_BYTES 128
+#define POLL_NS UINT64_C(50000)
+
+/* "name gpu_count" → length of the name, and the count. */
+static size_t host_parse(const char *text, uint32_t *gpu_count)
+{
+    const char *space = strrchr(text, ' ');
+    *gpu_count = space != NULL ? (uint32_t)strtoul(space + 1, NULL, 10) : 0;
+    return space != NULL ? (size_t)(space - text) : strlen(text);
+}
+
+cddp_status cd_nccl_place_of(const char *const *hosts, uint32_t world_size, uint32_t rank, cd_nccl_place *place,
+                             cddp_error *err)
+{
+    cd_nccl_place p = {0};
+    for (uint32_t r = 0; r < world_size; r++) {
+        uint32_t gpus, others = 0, beside = 0;
+        size_t length = host_parse(hosts[r], &gpus);
+        if (gpus == 0)
+            return cd_fail(err, CDDP_E_BACKEND, "rank %u sees no GPU on host '%.*s'", r, (int)length, hosts[r]);
+        for (uint32_t q = 0; q < world_size; q++) {
+            if (host_parse(hosts[q], &others) != length || strncmp(hosts[q], hosts[r], length) != 0) continue;
+            beside++;
+            if (r == rank && q < rank) p.local_rank++;
+        }
+        p.shared = p.shared || beside > gpus;
+        if (r == rank) {
+            p.local_count = beside;
+            p.gpu_count = gpus;
+        }
+    }
+    *place = p;
+    return CDDP_OK;
+}
+
+static cddp_status hosts_exchange(cd_nccl_group *g, const cddp_rank *rank, char *texts, const char **hosts,
+                                  cddp_error *err)
+{
+    const cddp_rendezvous *r = g->rendezvous;
+    char key[64];
+    int gpus = 0;
+    char *mine = texts + (size_t)rank->rank * HOST_BYTES, name[HOST_BYTES - 16] = "";
+    CD_TRY(cd_cuda_check(cudaGetDeviceCount(&gpus), "counting GPUs", err));
+    (void)gethostname(name, sizeof name - 1);
+    snprintf(mine, HOST_BYTES, "%s %d", name, gpus);
+    snprintf(key, sizeof key, "nccl/host/%u", rank->rank);
+    CD_TRY(r->set(r->self, key, mine, strlen(mine) + 1, err));
+    for (uint32_t i = 0; i < rank->world_size; i++) {
+        size_t bytes = HOST_BYTES;
+        hosts[i] = texts + (size_t)i * HOST_BYTES;
+        if (i == rank->rank) continue;
+        snprintf(key, sizeof key, "nccl/host/%u", i);
+        CD_TRY(r->get(r->self, key, r->timeout_ns, texts + (size_t)i * HOST_BYTES, &bytes, err));
+        texts[(size_t)(i + 1) * HOST_BYTES - 1] = '\0';
+    }
+    return CDDP_OK;
+}
+
+/* NCCL reads these once per process, with its first communicator. */
+static cddp_status share_gpu(const cddp_rank *rank, cddp_error *err)
+{
+    char host[64];
+    snprintf(host, sizeof host, "cddp-%u", rank->rank);
+    const struct {
+        const char *name, *value;
+    } settings[] = {{"NCCL_HOSTID", host},     {"NCCL_NET", "Socket"},     {"NCCL_SOCKET_IFNAME", "lo"},
+                    {"NCCL_IB_DISABLE", "1"},  {"NCCL_P2P_DISABLE", "1"},  {"NCCL_SHM_DISABLE", "1"},
+                    {"NCCL_NVLS_ENABLE", "0"}, {"NCCL_MNNVL_ENABLE", "0"}, {"NCCL_MAX_CTAS", "1"}};
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
+        if (setenv(settings[i].name, settings[i].value, 0) != 0)
+            return cd_fail(err, CDDP_E_NOMEM, "no memory for %s", settings[i].name);
+    return CDDP_OK;
+}
+
+cddp_status cd_nccl_world_open(cd_nccl_group *g, const cddp_rank *rank, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_nccl_place place;
+    if (g->cuda->is_open) return CDDP_OK; /* chosen by an earlier group */
+    uint32_t w = rank->world_size;
+    char *texts = cd_allocate_array(NULL, w, HOST_BYTES);
+    const char **hosts = cd_allocate_array(NULL, w, sizeof *hosts);
+    if (texts == NULL || hosts == NULL) {
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory for the hosts of %u ranks", w);
+        goto out;
+    }
+    CD_TRY_OUT(hosts_exchange(g, rank, texts, hosts, err));
+    CD_TRY_OUT(cd_nccl_place_of(hosts, w, rank->rank, &place, err));
+    if (place.shared) CD_TRY_OUT(share_gpu(rank, err));
+    CD_TRY_OUT(cd_cuda_open(g->cuda, (int)(place.local_rank % place.gpu_count), err));
+out:
+    cd_release(NULL, texts, (size_t)w * HOST_BYTES);
+    cd_release(NULL, hosts, w * sizeof *hosts);
+    return status;
+}
+
+/* ---- communicators ---- */
+
+cddp_status cd_nccl_settle(cd_nccl_group *g, ncclResult_t code, const char *what, uint64_t deadline_ns, cddp_error *err)
+{
+    while (code == ncclInProgress) {
+        ncclResult_t now = ncclSuccess, asked = ncclCommGetAsyncError(g->comm, &now);
+        code = asked != ncclSuccess ? asked : now;
+        if (code != ncclInProgress) break;
+        if (cd_os_now_ns() >= deadline_ns) {
+            (void)ncclCommAbort(g->comm);
+            g->comm_aborted = true;
+            return cd_fail(err, CDDP_E_TIMEOUT, "nccl: %s did not end in time", what);
+        }
+        cd_os_sleep_ns(POLL_NS);
+    }
+    if (code != ncclSuccess) return cd_nccl_fail(g, code, what, err);
+    return CDDP_OK;
+}
+
+/* Every opening of a name has keys of its own, so that a second group of that name meets nothing stale. */
+static cddp_status id_exchange(cd_nccl_group *g, ncclUniqueId *id, cddp_error *err)
+{
+    const cddp_rendezvous *r = g->rendezvous;
+    char key[CDDP_RENDEZVOUS_KEY_BYTES_MAX];
+    int64_t opening = 0;
+    size_t bytes = sizeof *id;
+    snprintf(key, sizeof key, "nccl/%s/%u/opens", g->name, g->rank);
+    CD_TRY(r->add(r->self, key, 1, &opening, err));
+    snprintf(g->prefix, sizeof g->prefix, "nccl/%s/%" PRId64, g->name, opening);
+    snprintf(key, sizeof key, "%s/id", g->prefix);
+    if (g->rank == 0) {
+        ncclResult_t code = ncclGetUniqueId(id);
+        if (code != ncclSuccess) return cd_nccl_fail(g, code, "ncclGetUniqueId", err);
+        CD_TRY(r->set(r->self, key, id, sizeof *id, err));
+        return CDDP_OK;
+    }
+    CD_TRY(r->get(r->self, key, r->timeout_ns, id, &bytes, err));
+    if (bytes != sizeof *id)
+        return cd_fail(err, CDDP_E_CORRUPT, "group '%s': the id of the communicator has %zu bytes", g->name, bytes);
+    return CDDP_OK;
+}
+
+cddp_status cd_nccl_comm_open(cd_nccl_group *g, const cd_nccl_group *parent, cddp_error *err)
+{
+    ncclUniqueId id;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclResult_t code;
+    uint64_t wait_ns = g->rendezvous->timeout_ns > g->timeout_ns ? g->rendezvous->timeout_ns : g->timeout_ns;
+    uint64_t deadline_ns = cd_os_now_ns() + wait_ns;
+    memset(&id, 0, sizeof id);
+    config.blocking = 0;
+    config.commName = g->name;
+    if (parent != NULL) {
+        /* Disjoint groups of one parent have different lowest members, which makes colours of them. */
+        code = ncclCommSplit(parent->comm, (int)g->members[0], (int)g->rank, &g->comm, &config);
+    } else {
+        CD_TRY(id_exchange(g, &id, err));
+        code = ncclCommInitRankConfig(&g->comm, (int)g->size, id, (int)g->rank, &config);
+    }
+    if (code != ncclSuccess && code != ncclInProgress) return cd_nccl_fail(g, code, "making a communicator", err);
+    cddp_status status = cd_nccl_settle(g, code, "making a communicator", deadline_ns, err);
+    if (status == CDDP_E_TIMEOUT)
+        return cd_fail(err, CDDP_E_TIMEOUT, "group '%s': not all of %u ranks came within %" PRIu64 " ms", g->name,
+                       g->size, wait_ns / 1000000);
+    return status;
+}

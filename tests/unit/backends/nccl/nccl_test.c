@@ -1,0 +1,530 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The NCCL backend over forked ranks: the battery with tensors on the host and on the GPU, streams, guard, time-outs,
+** asynchronous errors, abort, split.
+**
+** One source, two programs: nccl_logic over fake_cuda and fake_nccl (1 to 4 ranks anywhere), and nccl_gpu over CUDA and
+** NCCL, skipped with the reason where there is no GPU.
+*/
+#define _POSIX_C_SOURCE 200809L
+#include "tests/support/test.h"
+
+#include "cddp/comm.h"
+#include "cddp/plugin.h"
+#include "cddp/process.h"
+#include "cddp/rendezvous.h"
+#include "core/base/os.h"
+#include "core/comm/conformance.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifdef CDDP_NCCL_MODULE
+#include <dlfcn.h>
+#else
+#include "backends/nccl/nccl_group.h"
+#include "tests/unit/backends/nccl/fake_cuda.h"
+#include "tests/unit/backends/nccl/fake_nccl.h"
+extern const cddp_plugin cddp_plugin_v1;
+#endif
+
+#define SECOND UINT64_C(1000000000)
+
+typedef struct job {
+    const cddp_backend *module;
+    char url[64];
+    const char *options;
+    uint64_t timeout_ns;
+    cddp_status (*body)(const struct job *job, cddp_rank *rank, cddp_group *group, cddp_error *err);
+    uint32_t world_size;
+    const cddp_backend *bound; /* in the rank */
+    cddp_rank_result results[8];
+} job;
+
+static const cddp_backend *module_load(void)
+{
+#ifdef CDDP_NCCL_MODULE
+    void *library = dlopen(CDDP_NCCL_MODULE, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) cd_test_skip_all(dlerror());
+    const cddp_plugin *plugin = dlsym(library, CDDP_PLUGIN_SYMBOL);
+    assert_non_null(plugin);
+    return plugin->backends[0];
+#else
+    return cddp_plugin_v1.backends[0];
+#endif
+}
+
+static cddp_status group_open(const job *j, cddp_rank *rank, const char *name, const char *options, cddp_group **group,
+                              cddp_error *err)
+{
+    static const uint32_t members[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    cddp_group_options o = {.size = sizeof o,
+                            .backend = j->bound,
+                            .rank = rank,
+                            .spec = {.size = sizeof o.spec,
+                                     .name = name,
+                                     .group_rank = rank->rank,
+                                     .group_size = rank->world_size,
+                                     .members = members,
+                                     .timeout_ns = j->timeout_ns,
+                                     .options = options}};
+    return cddp_group_create(&o, group, err);
+}
+
+static cddp_status rank_main(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    job *j = argument;
+    cddp_rendezvous *rendezvous = NULL;
+    cddp_rendezvous_options options = {.size = sizeof options, .url = j->url, .timeout_ns = 20 * SECOND};
+    cddp_status status = cddp_rendezvous_open(&options, &rendezvous, err);
+    if (status != CDDP_OK) return status;
+    cddp_backend bound = *j->module;
+    bound.self = rendezvous;
+    j->bound = &bound;
+    cddp_group *group = NULL;
+    status = group_open(j, rank, "world", j->options, &group, err);
+    if (status == CDDP_OK) status = j->body(j, rank, group, err);
+    cddp_group_destroy(group);
+    cddp_rendezvous_close(rendezvous);
+    return status;
+}
+
+static void run_job(job *j)
+{
+    char directory[] = "/tmp/cddp-nccl-XXXXXX";
+    assert_non_null(mkdtemp(directory));
+    snprintf(j->url, sizeof j->url, "file://%s", directory);
+    j->module = module_load();
+#ifndef CDDP_NCCL_MODULE
+    fake_nccl_share();
+#endif
+    cddp_process_options options = {
+        .size = sizeof options, .world_size = j->world_size, .deadline_ns = 180 * SECOND, .grace_ns = 8 * SECOND};
+    cddp_process_world *world = NULL;
+    cddp_error err = CDDP_ERROR_INIT;
+    assert_ok(cddp_process_world_open(&options, &world, &err), &err);
+    for (int i = 0; i < 8; i++) j->results[i].size = sizeof j->results[i];
+    assert_ok(cddp_process_world_ops()->launch(world, rank_main, j, j->results, &err), &err);
+    cddp_process_world_close(world);
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", directory);
+    assert_int_equal(system(command), 0);
+}
+
+static void assert_all_returned(const job *j)
+{
+    for (uint32_t r = 0; r < j->world_size; r++) {
+        cd_test_row("rank %u of %u: %s", r, j->world_size, j->results[r].error.message);
+        assert_int_equal(j->results[r].end, CDDP_RANK_RETURNED);
+        assert_int_equal(j->results[r].status, CDDP_OK);
+    }
+}
+
+/* ---- the battery ---- */
+
+typedef struct tally {
+    uint32_t rows, failed;
+    char first[300];
+} tally;
+
+static void count_row(void *context, const cd_conformance_row *row)
+{
+    tally *t = context;
+    t->rows++;
+    if (row->failed_count == 0) return;
+    if (t->failed++ == 0)
+        snprintf(t->first, sizeof t->first, "%s %s %s: %s", cddp_op_name(row->op), cddp_dtype_name(row->dtype),
+                 cddp_red_op_name(row->reduce_op), row->first_failure);
+}
+
+static cddp_status battery(cddp_group *group, const cddp_device *device, uint32_t dtypes, cddp_error *err)
+{
+    tally t = {0};
+    cd_conformance_options o = {.device = device, .dtypes = dtypes, .context = &t, .row = count_row};
+    cddp_status status = cd_conformance_run(group, &o, err);
+    if (status == CDDP_OK && t.failed > 0)
+        return cddp_error_set(err, CDDP_E_MISMATCH, "%u rows failed; %s", t.failed, t.first);
+    if (status == CDDP_OK && t.rows < 20) return cddp_error_set(err, CDDP_E_STATE, "only %u rows ran", t.rows);
+    return status;
+}
+
+#define SOME_DTYPES (CDDP_DTYPE_BIT(CDDP_F32) | CDDP_DTYPE_BIT(CDDP_BF16) | CDDP_DTYPE_BIT(CDDP_I64))
+
+static cddp_status battery_on_host(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    (void)j;
+    return battery(group, cddp_device_cpu(), rank->world_size == 1 ? 0 : SOME_DTYPES, err);
+}
+
+static cddp_status battery_on_gpu(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    return battery(group, j->bound->device, rank->world_size == 1 ? 0 : SOME_DTYPES, err);
+}
+
+static const uint32_t world_sizes[] = {
+#ifdef CDDP_NCCL_MODULE
+    1, 2
+#else
+    1, 2, 3, 4
+#endif
+};
+#define WORLD_SIZES (sizeof world_sizes / sizeof world_sizes[0])
+
+TEST(nccl, passes_the_battery_with_tensors_in_host_memory)
+{
+    for (size_t i = 0; i < WORLD_SIZES; i++) {
+        job j = {.world_size = world_sizes[i], .body = battery_on_host, .timeout_ns = 60 * SECOND};
+        run_job(&j);
+        assert_all_returned(&j);
+    }
+}
+
+TEST(nccl, passes_the_battery_with_tensors_on_the_gpu)
+{
+    for (size_t i = 0; i < WORLD_SIZES; i++) {
+        job j = {.world_size = world_sizes[i], .body = battery_on_gpu, .timeout_ns = 60 * SECOND};
+        run_job(&j);
+        assert_all_returned(&j);
+    }
+}
+
+TEST(nccl, passes_the_battery_with_guard)
+{
+    job j = {.world_size = 2, .body = battery_on_gpu, .timeout_ns = 60 * SECOND, .options = "guard=1"};
+    run_job(&j);
+    assert_all_returned(&j);
+}
+
+/* ---- streams ---- */
+
+typedef struct vector {
+    const cddp_device *device;
+    cddp_tensor t;
+} vector;
+
+static cddp_status vector_make(vector *v, const cddp_device *device, cddp_dtype dtype, int64_t numel, double value,
+                               cddp_error *err)
+{
+    void *storage = NULL;
+    cddp_status status = device->allocate(device, dtype, numel, &storage, err);
+    if (status != CDDP_OK) return status;
+    *v = (vector){device, cddp_tensor_of(device, storage, 0, dtype, &numel, 1)};
+    return device->fill(&v->t, value, NULL, err);
+}
+
+static void vector_drop(vector *v)
+{
+    if (v->device != NULL) v->device->release(v->device, v->t.dtype, cddp_tensor_numel(&v->t), v->t.storage);
+}
+
+static cddp_status expect(const vector *v, float wanted, cddp_error *err)
+{
+    float numbers[4096];
+    int64_t numel = cddp_tensor_numel(&v->t);
+    cddp_status status = v->device->read(&v->t, numbers, (size_t)numel * sizeof *numbers, err);
+    for (int64_t i = 0; i < numel && status == CDDP_OK; i++)
+        if (numbers[i] != wanted)
+            return cddp_error_set(err, CDDP_E_MISMATCH, "element %lld is %g, not %g", (long long)i, (double)numbers[i],
+                                  (double)wanted);
+    return status;
+}
+
+/* Three buckets in flight; each is filled, reduced and used without the host waiting for anything. */
+static cddp_status overlapping_buckets(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    const cddp_device *d = j->bound->device;
+    vector v[3] = {{0}}, sum = {0};
+    cddp_work *works[3] = {NULL};
+    cddp_status status = vector_make(&sum, d, CDDP_F32, 1021, 0, err);
+    for (int i = 0; i < 3 && status == CDDP_OK; i++) status = vector_make(&v[i], d, CDDP_F32, 1021, 0, err);
+    for (int round = 0; round < 5 && status == CDDP_OK; round++) {
+#ifndef CDDP_NCCL_MODULE
+        uint64_t blocked = fake_cuda.synchronizations, asked = cd_cuda_here.memory.source_calls,
+                 events = fake_cuda.live_events;
+#endif
+        for (int i = 0; i < 3 && status == CDDP_OK; i++) {
+            status = d->fill(&v[i].t, rank->rank + 1.0 + i, NULL, err);
+            if (status == CDDP_OK) status = cddp_group_allreduce(group, &v[i].t, CDDP_RED_SUM, &works[i], err);
+        }
+        for (int i = 0; i < 3 && status == CDDP_OK; i++) {
+            status = cddp_work_wait(works[i], 0, err);
+            if (status == CDDP_OK) status = d->reduce(CDDP_RED_SUM, &sum.t, &v[i].t, NULL, err);
+        }
+#ifndef CDDP_NCCL_MODULE
+        if (status == CDDP_OK && fake_cuda.synchronizations != blocked)
+            return cddp_error_set(err, CDDP_E_STATE, "the host waited");
+        if (status == CDDP_OK && round > 0 &&
+            (cd_cuda_here.memory.source_calls != asked || fake_cuda.live_events != events))
+            return cddp_error_set(err, CDDP_E_STATE, "a steady iteration made something");
+#endif
+        /* Round k adds the three sums 1 … 3 buckets: Σ_i Σ_r (r + 1 + i). */
+        uint32_t w = rank->world_size;
+        float each = (float)(3 * w * (w + 1) / 2 + 3 * w);
+        if (status == CDDP_OK) status = expect(&sum, each * (float)(round + 1), err);
+    }
+    for (int i = 0; i < 3; i++) vector_drop(&v[i]);
+    vector_drop(&sum);
+    return status;
+}
+
+TEST(nccl, buckets_are_ordered_by_events_and_the_host_never_waits)
+{
+    for (size_t i = 0; i < WORLD_SIZES; i++) {
+        job j = {.world_size = world_sizes[i], .body = overlapping_buckets, .timeout_ns = 30 * SECOND};
+        run_job(&j);
+        assert_all_returned(&j);
+    }
+}
+
+static cddp_status on_a_stream_of_its_own(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    const cddp_device *d = j->bound->device;
+    vector v = {0};
+    cddp_stream *stream = NULL;
+    cddp_mark *mark = NULL;
+    cddp_work *work = NULL;
+    cddp_status status = vector_make(&v, d, CDDP_F32, 1021, 0, err);
+    if (status == CDDP_OK) status = d->stream_create(d, &stream, err);
+    if (status == CDDP_OK) status = d->mark_create(d, &mark, err);
+    if (status == CDDP_OK) status = d->mark_record(d, mark, NULL, err);
+    if (status == CDDP_OK) status = d->mark_wait(d, mark, stream, err);
+    if (status == CDDP_OK) status = d->fill(&v.t, rank->rank + 1.0, stream, err);
+    cddp_collective c = {.size = sizeof c,
+                         .op = CDDP_OP_ALLREDUCE,
+                         .reduce_op = CDDP_RED_SUM,
+                         .input = v.t,
+                         .output = v.t,
+                         .stream = stream};
+    if (status == CDDP_OK) status = cddp_group_post(group, &c, &work, err);
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    if (status == CDDP_OK) status = d->mark_record(d, mark, stream, err);
+    if (status == CDDP_OK) status = d->mark_wait(d, mark, NULL, err);
+    if (status == CDDP_OK) status = expect(&v, (float)(rank->world_size * (rank->world_size + 1) / 2), err);
+    d->mark_destroy(d, mark);
+    d->stream_destroy(d, stream);
+    vector_drop(&v);
+    return status;
+}
+
+TEST(nccl, a_collective_follows_the_callers_stream)
+{
+    job j = {.world_size = 2, .body = on_a_stream_of_its_own, .timeout_ns = 30 * SECOND};
+    run_job(&j);
+    assert_all_returned(&j);
+}
+
+/* ---- what goes wrong ---- */
+
+static cddp_status sizes_differ(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    vector v = {0};
+    cddp_work *work = NULL;
+    cddp_status status = vector_make(&v, j->bound->device, CDDP_F32, rank->rank == 1 ? 40 : 64, 0, err);
+    if (status == CDDP_OK) status = cddp_group_allreduce(group, &v.t, CDDP_RED_SUM, &work, err);
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    vector_drop(&v);
+    return status;
+}
+
+TEST(nccl, guard_names_both_sides_of_a_size_mismatch_on_every_rank)
+{
+    job j = {.world_size = 2, .body = sizes_differ, .timeout_ns = 10 * SECOND, .options = "guard=1"};
+    run_job(&j);
+    for (uint32_t r = 0; r < j.world_size; r++) {
+        cd_test_row("rank %u: %s", r, j.results[r].error.message);
+        assert_int_equal(j.results[r].status, CDDP_E_MISMATCH);
+        assert_non_null(strstr(j.results[r].error.message, "rank 1 issues"));
+        assert_non_null(strstr(j.results[r].error.message, "40 × f32"));
+    }
+}
+
+static cddp_status one_stays_away(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    float data[64] = {0};
+    int64_t n = 64;
+    cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &n, 1);
+    cddp_work *work = NULL;
+    (void)j;
+    if (rank->rank == 1) {
+        cd_os_sleep_ns(2 * SECOND);
+        return CDDP_OK;
+    }
+    cddp_status status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, err);
+    return status == CDDP_OK ? cddp_work_wait(work, 0, err) : status;
+}
+
+TEST(nccl, a_time_out_names_rank_collective_and_sequence_number)
+{
+    const char *options[] = {NULL, "guard=1"};
+    for (int i = 0; i < 2; i++) {
+        job j = {.world_size = 2, .body = one_stays_away, .timeout_ns = SECOND, .options = options[i]};
+        run_job(&j);
+        cd_test_row("%s: %s", options[i] != NULL ? options[i] : "no guard", j.results[0].error.message);
+        assert_int_equal(j.results[0].status, CDDP_E_TIMEOUT);
+        assert_non_null(strstr(j.results[0].error.message, "rank 0"));
+        assert_non_null(strstr(j.results[0].error.message, "allreduce #0"));
+    }
+}
+
+static cddp_status abort_own_wait(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    float data[64] = {0};
+    int64_t n = 64;
+    cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &n, 1);
+    cddp_work *work = NULL;
+    (void)j;
+    if (rank->rank == 1) {
+        cd_os_sleep_ns(SECOND);
+        return CDDP_OK;
+    }
+    cddp_status status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, err);
+    if (status == CDDP_OK) status = cddp_group_abort(group, "the user changed their mind", err);
+    return status == CDDP_OK ? cddp_work_wait(work, 0, err) : status;
+}
+
+TEST(nccl, abort_ends_what_is_in_flight)
+{
+    job j = {.world_size = 2, .body = abort_own_wait, .timeout_ns = 20 * SECOND};
+    run_job(&j);
+    cd_test_row("%s", j.results[0].error.message);
+    assert_int_equal(j.results[0].status, CDDP_E_ABORTED);
+    assert_non_null(strstr(j.results[0].error.message, "changed their mind"));
+}
+
+static cddp_status split_and_sum(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    cddp_group *second = NULL;
+    (void)group;
+    cddp_status status = group_open(j, rank, "second", "split=world", &second, err);
+    if (status == CDDP_OK) status = overlapping_buckets(j, rank, second, err);
+    cddp_group_destroy(second);
+    return status;
+}
+
+TEST(nccl, a_group_is_split_from_another)
+{
+    job j = {.world_size = 2, .body = split_and_sum, .timeout_ns = 30 * SECOND};
+    run_job(&j);
+    assert_all_returned(&j);
+}
+
+static cddp_status nothing(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    (void)j;
+    (void)rank;
+    (void)group;
+    (void)err;
+    return CDDP_OK;
+}
+
+TEST(nccl, refuses_options_it_does_not_know_and_parents_that_are_not_there)
+{
+    static const struct {
+        const char *options, *words;
+    } cases[] = {{"gard=1", "gard=1"},
+                 {"guard=2", "guard=2"},
+                 {"guard", "not key=value"},
+                 {"split=nobody", "no open group 'nobody'"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        job j = {.world_size = 1, .body = nothing, .options = cases[i].options};
+        run_job(&j);
+        cd_test_row("%s: %s", cases[i].options, j.results[0].error.message);
+        assert_int_equal(j.results[0].status, CDDP_E_CONFIG);
+        assert_non_null(strstr(j.results[0].error.message, cases[i].words));
+    }
+}
+
+#ifndef CDDP_NCCL_MODULE
+
+static cddp_status breaks(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    (void)j;
+    if (rank->rank == 0) fake_nccl_break();
+    cd_os_sleep_ns(SECOND / 5);
+    float data[4] = {0};
+    int64_t n = 4;
+    cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &n, 1);
+    cddp_work *work = NULL;
+    if (rank->rank == 1) return CDDP_OK;
+    cddp_status status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, err);
+    return status == CDDP_OK ? cddp_work_wait(work, 0, err) : status;
+}
+
+TEST(nccl, an_asynchronous_error_is_told_by_the_next_operation)
+{
+    job j = {.world_size = 2, .body = breaks, .timeout_ns = 20 * SECOND};
+    run_job(&j);
+    cd_test_row("%s", j.results[0].error.message);
+    assert_int_equal(j.results[0].status, CDDP_E_BACKEND);
+    assert_non_null(strstr(j.results[0].error.message, "NCCL reports remote process exited"));
+}
+
+TEST(nccl, types_and_operations_are_what_the_capabilities_say)
+{
+    ncclDataType_t type;
+    ncclRedOp_t op;
+    for (int d = 0; d < CDDP_DTYPE_COUNT; d++)
+        assert_int_equal(cd_nccl_type((cddp_dtype)d, &type), (CD_NCCL_DTYPES & CDDP_DTYPE_BIT(d)) != 0);
+    for (int r = 0; r < CDDP_RED_COUNT; r++)
+        assert_int_equal(cd_nccl_red_op((cddp_red_op)r, &op), (CD_NCCL_RED_OPS >> r & 1u) != 0);
+    assert_true(cd_nccl_type(CDDP_BF16, &type) && type == ncclBfloat16);
+    assert_true(cd_nccl_red_op(CDDP_RED_AVG, &op) && op == ncclSum);
+    assert_true(cd_nccl_factor_of(CDDP_F32, 0.1).f32 == 0.1f);
+    assert_int_equal(cd_nccl_factor_of(CDDP_BF16, 1.5).bits16, 0x3fc0);
+    assert_int_equal(cd_nccl_factor_of(CDDP_I64, -3).i64, -3);
+}
+
+TEST(nccl, ranks_take_the_gpus_of_their_host_in_turn)
+{
+    static const struct {
+        const char *hosts[5];
+        uint32_t size, rank, local_rank, local_count;
+        bool shared;
+    } cases[] = {{{"a 8", "a 8"}, 2, 1, 1, 2, false},
+                 {{"a 1", "a 1"}, 2, 1, 1, 2, true},
+                 {{"a 2", "b 2", "a 2", "b 2"}, 4, 3, 1, 2, false},
+                 {{"a 2", "b 1", "a 2", "b 1"}, 4, 0, 0, 2, true}, /* everybody hears of it */
+                 {{"node 1", "node1 1"}, 2, 1, 0, 1, false},
+                 {{"a 4"}, 1, 0, 0, 1, false}};
+    cddp_error err = CDDP_ERROR_INIT;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cd_nccl_place p;
+        cd_test_row("case %zu", i);
+        assert_ok(cd_nccl_place_of(cases[i].hosts, cases[i].size, cases[i].rank, &p, &err), &err);
+        assert_int_equal(p.local_rank, cases[i].local_rank);
+        assert_int_equal(p.local_count, cases[i].local_count);
+        assert_int_equal(p.shared, cases[i].shared);
+    }
+    cd_nccl_place p;
+    const char *const blind[] = {"a 1", "b 0"};
+    assert_fails(cd_nccl_place_of(blind, 2, 0, &p, &err), CDDP_E_BACKEND, &err, "rank 1 sees no GPU on host 'b'");
+}
+#endif
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        ROW(nccl, passes_the_battery_with_tensors_in_host_memory),
+        ROW(nccl, passes_the_battery_with_tensors_on_the_gpu),
+        ROW(nccl, passes_the_battery_with_guard),
+        ROW(nccl, buckets_are_ordered_by_events_and_the_host_never_waits),
+        ROW(nccl, a_collective_follows_the_callers_stream),
+        ROW(nccl, guard_names_both_sides_of_a_size_mismatch_on_every_rank),
+        ROW(nccl, a_time_out_names_rank_collective_and_sequence_number),
+        ROW(nccl, abort_ends_what_is_in_flight),
+        ROW(nccl, a_group_is_split_from_another),
+        ROW(nccl, refuses_options_it_does_not_know_and_parents_that_are_not_there),
+#ifndef CDDP_NCCL_MODULE
+        ROW(nccl, an_asynchronous_error_is_told_by_the_next_operation),
+        ROW(nccl, types_and_operations_are_what_the_capabilities_say),
+        ROW(nccl, ranks_take_the_gpus_of_their_host_in_turn),
+#endif
+    };
+#ifdef CDDP_NCCL_MODULE
+    cddp_error err = CDDP_ERROR_INIT;
+    const cddp_backend *module = module_load();
+    if (module->probe(module, &err) != CDDP_OK) cd_test_skip_all(err.message);
+#endif
+    return cd_test_main(argc, argv, __FILE__, tests, sizeof tests / sizeof tests[0]);
+}
