@@ -108,7 +108,8 @@ static cddp_status probe(cd_plugins *plugins, const cddp_backend *backend, cddp_
         if (plugins->working[i] == backend) return CDDP_OK;
     if (backend->probe(backend, &reason) != CDDP_OK)
         return cd_fail(err, CDDP_E_BACKEND, "backend %s does not work here: %.400s", backend->name, reason.message);
-    if (!cd_vec_grow(NULL, (void **)&plugins->working, &plugins->working_capacity, plugins->working_count + 1, sizeof(void *)))
+    if (!cd_vec_grow(NULL, (void **)&plugins->working, &plugins->working_capacity, plugins->working_count + 1,
+                     sizeof(void *)))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for backend '%s'", backend->name);
     plugins->working[plugins->working_count++] = backend;
     return CDDP_OK;

@@ -104,6 +104,7 @@ function(cddp_cuda_object out source)
       -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -MD -MF ${object}.d -c ${path} -o ${object}
     DEPENDS ${path} DEPFILE ${object}.d COMMENT "Compiling ${source} for GPUs ${CDDP_CUDA_ARCHITECTURES}" VERBATIM)
   set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+  set_property(GLOBAL APPEND PROPERTY CDDP_CUDA_OBJECTS ${object})
   set(${out} ${object} PARENT_SCOPE)
 endfunction()
 

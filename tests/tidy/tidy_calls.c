@@ -34,7 +34,8 @@ static bool is_banned_at(const char *where, const char *path)
 static bool is_allowed_at(const char *name, const char *path)
 {
     for (size_t i = 0; i < sizeof allowed / sizeof allowed[0]; i++)
-        if (strcmp(allowed[i].name, name) == 0 && strncmp(path, allowed[i].path, strlen(allowed[i].path)) == 0) return true;
+        if (strcmp(allowed[i].name, name) == 0 && strncmp(path, allowed[i].path, strlen(allowed[i].path)) == 0)
+            return true;
     return false;
 }
 
@@ -75,7 +76,8 @@ static void check_strcmp(const tidy_file *f, tidy_report *report)
         bool has_constant = comma != NULL && (comma[1 + strspn(comma + 1, " ")] == '\0' || comma[-1] == ' ');
         bool of_part = strstr(call, "backend->name") != NULL || strstr(call, "hook->name") != NULL ||
                        strstr(call, "device->name") != NULL || strstr(call, "backend.name") != NULL;
-        if (has_constant && of_part) tidy_report_add(report, f, at, "decides by a name; make it a capability, which is data");
+        if (has_constant && of_part)
+            tidy_report_add(report, f, at, "decides by a name; make it a capability, which is data");
     }
 }
 
@@ -118,7 +120,8 @@ static bool is_constant(const char *declaration)
 
 static bool declares_variable(const char *statement)
 {
-    static const char *const others[] = {"typedef", "return", "goto", "extern", "_Static_assert", "using", "namespace", "template"};
+    static const char *const others[] = {"typedef",        "return", "goto",      "extern",
+                                         "_Static_assert", "using",  "namespace", "template"};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (has_word(statement, others[i])) return false;
     return strchr(statement, '(') == NULL && strchr(statement, ' ') != NULL;
@@ -145,19 +148,23 @@ static void judge_statement(const tidy_file *f, const char *start, const char *e
     /* The body of a type tells nothing about the variable behind it. */
     size_t used = 0;
     for (const char *at = start; at < end && used < sizeof statement - 1; at++) {
-        if (*at == '{') at = skip_nested(at);
-        else statement[used++] = *at;
+        if (*at == '{')
+            at = skip_nested(at);
+        else
+            statement[used++] = *at;
     }
     statement[used] = '\0';
     for (char *alone = statement; (alone = strstr(alone, ")\n")) != NULL; alone++)
         if (strncmp(alone + 2, "static", 6) == 0) memmove(statement, alone + 2, strlen(alone + 2) + 1);
     bool is_static = has_word(statement, "static");
     if (depth > 0 && !is_static) return;
-    bool only_type = !has_initializer && (has_word(statement, "struct") || has_word(statement, "enum") || has_word(statement, "union")) &&
+    bool only_type = !has_initializer &&
+                     (has_word(statement, "struct") || has_word(statement, "enum") || has_word(statement, "union")) &&
                      !is_static;
     if (only_type || !declares_variable(statement) || is_constant(statement)) return;
     /* What stands before an initializer ends in a space. */
-    for (size_t length = strlen(statement); length > 0 && statement[length - 1] == ' '; length--) statement[length - 1] = '\0';
+    for (size_t length = strlen(statement); length > 0 && statement[length - 1] == ' '; length--)
+        statement[length - 1] = '\0';
     const char *name = statement + strlen(statement);
     while (name > statement && !tidy_is_word(name[-1])) name--;
     while (name > statement && tidy_is_word(name[-1])) name--;
@@ -225,7 +232,8 @@ void tidy_check_macros(const tidy_tree *tree, tidy_report *report)
     for (size_t i = 0; i < tree->count; i++) {
         const tidy_file *f = &tree->files[i];
         bool allowed_here = strcmp(f->path, "core/base/error.h") == 0 || is_allowed_at("#define", f->path);
-        bool outside = tidy_is_under(f->path, "tests") || tidy_is_under(f->path, "bench") || tidy_is_under(f->path, "examples");
+        bool outside =
+            tidy_is_under(f->path, "tests") || tidy_is_under(f->path, "bench") || tidy_is_under(f->path, "examples");
         if (!tidy_is_c(f->path) || outside || allowed_here) continue;
         for (const char *at = f->code; (at = strstr(at, "#define ")) != NULL;) {
             const char *end = at;
