@@ -3,8 +3,12 @@
 """Trains injected gradients under PyTorch's DDP over Gloo and prints what came out, for ddp_differential_test.c to repeat.
 
 A configuration is drawn from its number. loss = sum over used parameters of <c, p> with constants c, so a local gradient
-is c bit for bit. Printed per step: who used what in which order of arrival, the used map, which gradients exist, and a
-hash of the bits of each. One warm interpreter is forked per rank; all configurations of a world size share its group.
+is c bit for bit. Printed per step: who used what in which order of arrival, the collectives that rank 0 issued, the used
+map, which gradients exist, and a hash of the bits of each. One warm interpreter is forked per rank; all configurations
+of a world size share its group.
+
+Behind the drawn ones come configurations with uneven inputs under join, and some with real layers, whose inputs are on
+so coarse a grid that no sum rounds: any order of summation gives the same bits.
 """
 import contextlib
 import os
@@ -20,6 +24,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 CONFIGURATIONS = 72
+JOINS = 18
+LAYERS = 6
 STEPS = 6
 
 
@@ -51,6 +57,29 @@ def draw(number):
             per_rank.append([earlier] * (c["micro"] - 1) + [mask])
         c["masks"].append(per_rank)
     c["nsy05"] = any(m & ~masks[-1] for step in c["masks"] for masks in step for m in masks)
+    c["inputs"], c["divide"], c["layers"], c["joins"] = [STEPS] * c["world"], 1, 0, 0
+    return c
+
+
+def make_plain(c):
+    """One micro-step in which everything is used."""
+    c.update(fu=False, micro=1, first=c["cap"], nsy05=False, doubles=[False] * len(c["sizes"]))
+    full = (1 << len(c["sizes"])) - 1
+    c["masks"] = [[[full]] * c["world"]] * STEPS
+
+
+def draw_any(number):
+    c = draw(number)
+    r = random.Random(-1 - number)
+    if number >= CONFIGURATIONS + JOINS:
+        c["layers"], c["sizes"] = 1, [24, 6, 18, 3]
+        c["cap"], c["hook"] = r.choice([40, 100, 4096]), r.choice([0, 1])
+        make_plain(c)
+        c["sg"] = False
+    elif number >= CONFIGURATIONS:
+        make_plain(c)
+        c["inputs"] = [STEPS] + [r.randint(1, STEPS) for _ in range(1, c["world"])]
+        c["joins"], c["divide"] = 1, r.choice([0, 1])
     return c
 
 
@@ -69,6 +98,71 @@ def fnv(tensor):
     return "%016x" % h
 
 
+DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.int64: "i64", torch.int32: "i32",
+          torch.uint8: "u8", torch.bool: "u8"}
+
+
+class Recorder(dist.ProcessGroup):
+    """The default group, noting what is issued."""
+
+    def __init__(self, group):
+        super().__init__(group.rank(), group.size())
+        self.group, self.posts = group, []
+
+    def getBackendName(self):
+        return "recorded"  # under the name "gloo" the reducer would take it for its own C++ class
+
+    def note(self, op, tensor):
+        self.posts.append("%s:%d:%s" % (op, tensor.numel(), DTYPES[tensor.dtype]))
+
+    def allreduce(self, tensors, options):
+        self.note("allreduce", tensors[0])
+        return self.group.allreduce(tensors, options)
+
+    def broadcast(self, tensors, options):
+        self.note("broadcast", tensors[0])
+        return self.group.broadcast(tensors, options)
+
+    def allgather(self, outputs, inputs, options):
+        self.note("allgather", inputs[0])
+        return self.group.allgather(outputs, inputs, options)
+
+    def barrier(self, options):
+        self.posts.append("barrier:0:u8")
+        return self.group.barrier(options)
+
+
+def make_recorder(world):
+    group = Recorder(dist.distributed_c10d._get_default_group())
+    dist.distributed_c10d._pg_group_ranks[group] = {r: r for r in range(world)}
+    dist.distributed_c10d._pg_names[group] = "recorded"
+    dist.distributed_c10d._pg_map[group] = ("gloo", None)
+    return group
+
+
+def grid(n, salt, parts):
+    """Multiples of 1/parts between -4/parts and 4/parts."""
+    k = np.arange(n, dtype=np.uint64)
+    h = (k * np.uint64(7919) + np.uint64(salt * 104729 + 12345)) * np.uint64(2654435761) & np.uint64(0xFFFFFFFF)
+    return torch.from_numpy((((h >> np.uint64(16)) % np.uint64(9)).astype(np.float32) - 4) / parts)
+
+
+class Layered(torch.nn.Module):
+    """Two linear layers and a rectifier; the loss is the inner product of the outputs with given numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(4, 6), torch.nn.Linear(6, 3)
+        self.p = list(self.parameters())
+        with torch.no_grad():
+            for i, p in enumerate(self.p):
+                p.copy_(grid(p.numel(), i, 8).view_as(p))
+
+    def forward(self, place):
+        x, y = grid(8, 1000 + place, 4).view(2, 4), grid(6, 2000 + place, 2).view(2, 3)
+        return (self.b(torch.relu(self.a(x))) * y).sum()
+
+
 class Injected(torch.nn.Module):
     def __init__(self, sizes, doubles):
         super().__init__()
@@ -83,42 +177,66 @@ class Injected(torch.nn.Module):
         return loss
 
 
-def train(c, rank, out):
+def drop(c, parameters):
+    for p in parameters:
+        if c["zero"] == 0:
+            p.grad = None
+        elif c["zero"] == 1 and p.grad is not None:
+            p.grad.zero_()
+
+
+def iterate(c, ddp, rank, step, micro):
+    """One forward and backward of a rank."""
+    if c["layers"]:
+        ddp(rank * 100 + step).backward()
+        return
+    values = [constants(rank, step, micro, i, n, d) for i, (n, d) in enumerate(zip(c["sizes"], c["doubles"]))]
+    ddp(c["masks"][step][rank][micro], values).backward()
+
+
+def gather_arrivals(c, step, arrivals):
+    if not c["joins"]:
+        gathered = [None] * c["world"]
+        dist.all_gather_object(gathered, arrivals)
+        return gathered
+    # Under join the others may be gone; all use everything in the same order.
+    return [arrivals if step < inputs else [(0, [])] for inputs in c["inputs"]]
+
+
+def train(c, rank, group, out):
     dist._DEFAULT_FIRST_BUCKET_BYTES = c["first"]
-    module = Injected(c["sizes"], c["doubles"])
+    module = Layered() if c["layers"] else Injected(c["sizes"], c["doubles"])
     ddp = DistributedDataParallel(module, bucket_cap_mb=c["cap"] / 1048576.0, find_unused_parameters=c["fu"],
-                                  gradient_as_bucket_view=c["views"], static_graph=c["sg"])
+                                  gradient_as_bucket_view=c["views"], static_graph=c["sg"], process_group=group)
     if c["hook"]:
-        ddp.register_comm_hook(None, [None, default_hooks.allreduce_hook, default_hooks.fp16_compress_hook][c["hook"]])
+        ddp.register_comm_hook(group, [None, default_hooks.allreduce_hook, default_hooks.fp16_compress_hook][c["hook"]])
     order = []
     for i, p in enumerate(module.p):
         p.register_hook(lambda g, i=i: order.append(i))
-    for step in range(STEPS):
-        for p in module.p:
-            if c["zero"] == 0:
-                p.grad = None
-            elif c["zero"] == 1 and p.grad is not None:
-                p.grad.zero_()
-        masks = c["masks"][step][rank]
-        arrivals = []
-        for micro in range(c["micro"]):
-            last = micro == c["micro"] - 1
-            order.clear()
-            with contextlib.nullcontext() if last else ddp.no_sync():
-                values = [constants(rank, step, micro, i, n, d) for i, (n, d) in enumerate(zip(c["sizes"], c["doubles"]))]
-                ddp(masks[micro], values).backward()
-            arrivals.append((masks[micro], list(order)))
-        gathered = [None] * c["world"]
-        dist.all_gather_object(gathered, arrivals)
-        if rank != 0:
-            continue
-        out.append("step %d" % step)
-        for r, rank_arrivals in enumerate(gathered):
-            for micro, (mask, arrived) in enumerate(rank_arrivals):
-                out.append("arrival %d %d %d %d %s" % (r, micro, mask, len(arrived), " ".join(map(str, arrived))))
-        used = ddp.reducer._get_local_used_map().tolist() if c["fu"] else []
-        out.append("map %d %s" % (len(used), " ".join(map(str, used))))
-        out.append("grads %s" % " ".join("none" if p.grad is None else fnv(p.grad) for p in module.p))
+    with ddp.join(divide_by_initial_world_size=bool(c["divide"])) if c["joins"] else contextlib.nullcontext():
+        for step in range(c["inputs"][rank]):
+            drop(c, module.p)
+            masks = c["masks"][step][rank]
+            arrivals = []
+            group.posts.clear()
+            for micro in range(c["micro"]):
+                last = micro == c["micro"] - 1
+                order.clear()
+                with contextlib.nullcontext() if last else ddp.no_sync():
+                    iterate(c, ddp, rank, step, micro)
+                arrivals.append((masks[micro], list(order)))
+            posts = list(group.posts)
+            gathered = gather_arrivals(c, step, arrivals)
+            if rank != 0:
+                continue
+            out.append("step %d" % step)
+            for r, rank_arrivals in enumerate(gathered):
+                for micro, (mask, arrived) in enumerate(rank_arrivals):
+                    out.append("arrival %d %d %d %d %s" % (r, micro, mask, len(arrived), " ".join(map(str, arrived))))
+            out.append("posts %s" % " ".join(posts))
+            used = ddp.reducer._get_local_used_map().tolist() if c["fu"] else []
+            out.append("map %d %s" % (len(used), " ".join(map(str, used))))
+            out.append("grads %s" % " ".join("none" if p.grad is None else fnv(p.grad) for p in module.p))
     log = ddp._get_ddp_logging_data()
     if rank == 0:
         out.append("layout %s ; %s" % (log["bucket_sizes"], log.get("rebuilt_per_bucket_param_indices", "")))
@@ -129,16 +247,18 @@ def train(c, rank, out):
 def run(rank, world, path):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size=world)
-    for number in range(CONFIGURATIONS):
-        c = draw(number)
+    group = make_recorder(world)
+    for number in range(CONFIGURATIONS + JOINS + LAYERS):
+        c = draw_any(number)
         if c["world"] != world:
             continue
-        out = ["configuration %d world %d fu %d sg %d views %d hook %d zero %d micro %d first %d cap %d nsy05 %d steps %d parameters %d" % (
+        out = ["configuration %d world %d fu %d sg %d views %d hook %d zero %d micro %d first %d cap %d nsy05 %d steps %d parameters %d layers %d divide %d join %d" % (
             number, world, c["fu"], c["sg"], c["views"], c["hook"], c["zero"], c["micro"], c["first"], c["cap"], c["nsy05"], STEPS,
-            len(c["sizes"]))]
+            len(c["sizes"]), c["layers"], c["divide"], c["joins"])]
         out.append("sizes " + " ".join(map(str, c["sizes"])))
         out.append("doubles " + " ".join(str(int(d)) for d in c["doubles"]))
-        train(c, rank, out)
+        out.append("inputs " + " ".join(map(str, c["inputs"])))
+        train(c, rank, group, out)
         if rank == 0:
             print("\n".join(out), flush=True)
     dist.destroy_process_group()
