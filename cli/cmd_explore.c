@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* explore: one scenario under many schedules. */
 #include "cddp/cddp.h"
+#include "cli/certificate.h"
 #include "cli/explore_run.h"
 #include "cli/interrupt.h"
 #include "cli/overrides.h"
@@ -31,7 +32,8 @@ static cddp_status read_budget(explore_command *c, cddp_error *err)
 {
     const char *text = cd_args_text(c->cli->args, CD_OPTION_budget, NULL);
     if (text == NULL) {
-        c->options.runs_max = c->options.strategy == CD_STRATEGY_EXHAUSTIVE ? 0 : 1000;
+        c->options.runs_max =
+            c->options.strategy >= CD_STRATEGY_EXHAUSTIVE ? 0 : 1000; /* those that end by themselves */
         return CDDP_OK;
     }
     char *end = NULL;
@@ -51,7 +53,7 @@ static cddp_status read_budget(explore_command *c, cddp_error *err)
 
 static cddp_status read_arguments(explore_command *c, cddp_error *err)
 {
-    static const char *const strategies[] = {"random", "pct", "exhaustive", NULL};
+    static const char *const strategies[] = {"random", "pct", "exhaustive", "cover", NULL};
     const cd_args *args = c->cli->args;
     int strategy = 0;
     uint64_t depth = 3;
@@ -65,6 +67,8 @@ static cddp_status read_arguments(explore_command *c, cddp_error *err)
     c->options.merge = !cd_args_has(args, CD_OPTION_no_merge);
     c->options.symmetry = !cd_args_has(args, CD_OPTION_no_symmetry);
     CD_TRY(cd_overrides_read(args, &c->overrides, err));
+    if (cd_args_has(args, CD_OPTION_certificate) && strategy != CD_STRATEGY_COVER)
+        return cd_fail(err, CDDP_E_ARG, "--certificate is for --strategy cover");
     if (depth > CD_PCT_DEPTH_MAX)
         return cd_fail(err, CDDP_E_ARG, "--depth %" PRIu64 " is not between 1 and %d", depth, CD_PCT_DEPTH_MAX);
     c->options.strategy = (cd_strategy)strategy;
@@ -143,7 +147,9 @@ static void put_exhaustive(cd_text *text, const explore_command *c)
 static void put_reductions(cd_text *text, const explore_command *c)
 {
     const cd_explorer *e = &c->explorer;
-    if (c->options.reduce && e->races)
+    if (c->options.reduce && e->races && c->options.strategy == CD_STRATEGY_COVER)
+        cd_text_push(text, "  turns: one order of ranks only, although something in a run depends on it\n");
+    else if (c->options.reduce && e->races)
         cd_text_push(text, "  turns: every order of ranks, because something in a run depends on it (a poll, a "
                            "time-out, a failure)\n");
     else if (c->options.reduce)
@@ -155,6 +161,29 @@ static void put_reductions(cd_text *text, const explore_command *c)
         cd_text_push(text, "  ranks: interchangeable but for rank 0; states and outcomes up to a renaming\n");
     else if (c->asymmetry != NULL && e->options.merge && !e->races)
         cd_text_printf(text, "  ranks: told apart, because %s\n", c->asymmetry);
+}
+
+static bool has_covered(const cd_explorer *e)
+{
+    return e->exhausted && e->cover.order_count > 0 && !e->covering.deviated;
+}
+
+static void put_cover(cd_text *text, const explore_command *c)
+{
+    const cd_explorer *e = &c->explorer;
+    if (has_covered(e))
+        cd_text_printf(text,
+                       "  cover: every %u of %u gradients became ready in every order, on every rank, in %u schedules "
+                       "after the first\n",
+                       e->cover.strength, e->cover.event_count, e->cover.order_count);
+    else if (e->exhausted && e->cover.order_count == 0)
+        cd_text_push(text, "  not covered: no two gradients are ready at once\n");
+    else if (e->covering.deviated)
+        cd_text_push(text, "  not covered: some gradients are only ready after others, or not in every backward, so "
+                           "not every order can be run\n");
+    else
+        cd_text_printf(text, "  not covered: %" PRIu64 " of %u orders were run\n", e->runs > 0 ? e->runs - 1 : 0,
+                       e->cover.order_count);
 }
 
 static void put_claim(cd_text *text, const explore_command *c)
@@ -186,6 +215,7 @@ static void put_claim(cd_text *text, const explore_command *c)
         put_exhaustive(text, c);
         break;
     case CD_STRATEGY_COVER:
+        put_cover(text, c);
         break;
     }
 }
@@ -211,7 +241,9 @@ static int report(explore_command *c)
 {
     const cd_explorer *e = &c->explorer;
     cd_text text;
-    bool complete = c->options.strategy != CD_STRATEGY_EXHAUSTIVE || e->exhausted;
+    bool complete = c->options.strategy == CD_STRATEGY_COVER
+                        ? has_covered(e)
+                        : c->options.strategy != CD_STRATEGY_EXHAUSTIVE || e->exhausted;
     int exit_code = c->failed > 0                                 ? CD_EXIT_FINDINGS
                     : c->interrupted || !complete || e->runs == 0 ? CD_EXIT_INCONCLUSIVE
                                                                   : CD_EXIT_VERIFIED;
@@ -248,6 +280,7 @@ static cddp_status prepare(explore_command *c, cddp_error *err)
     c->options.world_size = (uint32_t)c->subject.plan->world.size;
     c->options.without_rebuild = cd_explore_is_without_rebuild(c->subject.plan);
     c->options.merge &= exhaustive;
+    c->options.reduce &= c->options.strategy != CD_STRATEGY_PCT; /* its guarantee is about all choices */
     c->asymmetry = c->options.symmetry ? cd_explore_find_asymmetry(c->subject.plan) : NULL;
     c->options.symmetry &= c->options.merge && c->asymmetry == NULL;
     c->subject.anonymous = c->options.symmetry;
@@ -273,7 +306,11 @@ static cddp_status explore(explore_command *c, cddp_error *err)
     cd_result_fini(&mistakes);
     if (status != CDDP_OK) return status;
     CD_TRY(prepare(c, err));
-    return run_all(c, err);
+    CD_TRY(run_all(c, err));
+    const char *certificate = cd_args_text(c->cli->args, CD_OPTION_certificate, NULL);
+    if (certificate != NULL && has_covered(&c->explorer))
+        CD_TRY(cd_certificate_write(certificate, &c->explorer, cddp_plan_digest(c->subject.plan), err));
+    return CDDP_OK;
 }
 
 int cd_command_explore(cd_cli *cli)
