@@ -13,6 +13,7 @@
 #include "core/base/error.h"
 #include "core/base/os.h"
 #include "core/base/suggest.h"
+#include "core/run/chosen_hook.h"
 #include "scenarios/reader/reader.h"
 
 #include <stdio.h>
@@ -158,7 +159,9 @@ static void take_context(cd_result *result, const cd_recorder *recorder)
 /* A hook that nobody knows is a mistake of who called us, not a finding about the run. */
 static cddp_status need_hook(const cd_session *session, const cddp_plan *plan, cddp_error *err)
 {
-    const char *name = plan->settings.hook.name;
+    cd_chosen_hook chosen;
+    cd_choose_hook(&plan->settings, &chosen);
+    const char *name = chosen.name;
     const cddp_hook *hook;
     cd_suggestion s;
     if (name == NULL || name[0] == '\0' || plan->expect.verdict == CDDP_EXPECT_ERROR ||

@@ -5,7 +5,7 @@
 **     no_sync                        forwards inside it do not arm the reducer, their backwards launch nothing (NSY-02)
 **     ddp.find_unused_parameters     a used map exists once a backward was finalised (UNU-02)
 **     ddp.broadcast_buffers          buffers were synchronised before some synchronising forward (BUF-02)
-**     hook.name                      the hook was called for the buckets that were launched (HOOK-04)
+**     ddp.comm_hook, hook.name, hook.comm_hook   the hook was called for the buckets that were launched (HOOK-04)
 **     join.enable                    the join protocol spoke (JON-03)
 **     policy of the wire             a hook that declares a narrower wire sends fewer bytes (ZOO-60)
 ** Exercised     one of these settings was on and its effect was seen.
@@ -19,7 +19,8 @@
 #include <string.h>
 
 typedef struct rank_facts {
-    bool find_unused, broadcast_buffers, has_hook, joins;       /* settings */
+    bool find_unused, broadcast_buffers, joins;                 /* settings */
+    bool names_hook, replaces_hook, drops_hook; /* by a key of [hook]; by ddp.comm_hook; by ddp.comm_hook=no */
     bool has_map, has_buffer_sync, has_hook_call, has_notified; /* effects */
     bool has_armed, finalized, is_armed, last_sync;
     bool told_no_sync;
@@ -58,7 +59,11 @@ static void take_option(rank_facts *r, const char *text)
     if (text == NULL) return;
     if (has_value(text, "ddp.find_unused_parameters")) r->find_unused = true;
     if (has_value(text, "ddp.broadcast_buffers")) r->broadcast_buffers = true;
-    if (has_value(text, "hook.name")) r->has_hook = true;
+    /* However it is named; "no" is Accelerate's word for none (ACC-03). */
+    if (has_value(text, "hook.name")) r->names_hook = true;
+    if (has_value(text, "hook.comm_hook") && strcmp(text, "hook.comm_hook=no") != 0) r->names_hook = true;
+    if (strcmp(text, "ddp.comm_hook=no") == 0) r->drops_hook = true;
+    else if (has_value(text, "ddp.comm_hook")) r->replaces_hook = true;
     if (has_value(text, "join.enable")) r->joins = true;
     /* A static graph overrides the search for unused parameters (STA-02). */
     if (has_value(text, "ddp.static_graph")) r->find_unused = false;
@@ -172,6 +177,7 @@ static void report_idle(state *s, const rank_facts *r, const char *setting, cons
 
 static void judge_rank(state *s, const rank_facts *r)
 {
+    bool has_hook = !r->drops_hook && (r->names_hook || r->replaces_hook);
     struct {
         const char *setting, *effect;
         bool is_on, is_due, is_seen;
@@ -179,7 +185,7 @@ static void judge_rank(state *s, const rank_facts *r)
         {"find_unused_parameters", "a used map after a finalised backward", r->find_unused, r->finalized, r->has_map},
         {"broadcast_buffers", "a buffer synchronisation before a forward", r->broadcast_buffers,
          r->has_armed && r->buffers > 0, r->has_buffer_sync},
-        {"the comm hook", "a hook call for every launched bucket", r->has_hook, r->launches > 0, r->has_hook_call},
+        {"the comm hook", "a hook call for every launched bucket", has_hook, r->launches > 0, r->has_hook_call},
         {"join", "a notification per iteration", r->joins, r->has_armed, r->has_notified},
         {"the hook's declared wire dtype", "fewer bytes on the wire than in the bucket",
          r->wide_calls + r->narrow_calls > 0, true, r->wide_calls == 0},

@@ -73,6 +73,12 @@ static void check_settings(contradictions *c, const cddp_plan_settings *s)
         tell(c, "ddp.accumulate_in_hook",
              "ddp.accumulate_in_hook with train.zero_grad = \"keep\": what is kept in .grad would be added again");
     }
+    if (ddp->comm_hook != NULL && ddp->comm_hook[0] == ':') {
+        tell(c, "ddp.comm_hook", "ddp.comm_hook = '%s' has options but no name: write NAME:key=value", ddp->comm_hook);
+    }
+    if (ddp->comm_hook != NULL && strncmp(ddp->comm_hook, "no:", 3) == 0) {
+        tell(c, "ddp.comm_hook", "ddp.comm_hook = '%s' gives options to no hook", ddp->comm_hook);
+    }
     if (s->hook.name == NULL && (s->hook.options != NULL || s->hook.inner != NULL)) {
         tell(c, "hook.name", "hook.%s is given but no hook.name", s->hook.options != NULL ? "options" : "inner");
     }

@@ -7,6 +7,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/run/chosen_hook.h"
 
 #include <string.h>
 
@@ -159,19 +160,6 @@ static cddp_status find_hook(const cd_trainer *t, const char *name, const cddp_h
     return *hook != NULL ? CDDP_OK : cd_fail(err, CDDP_E_CONFIG, "there is no communication hook '%s'", name);
 }
 
-/* ACC-03: what Accelerate's words choose. "no" registers nothing, even with a wrapper. */
-static cddp_plan_hook translate_hook(const cddp_plan_hook *planned)
-{
-    static const char *const hooks[] = {NULL, "fp16_compress", "bf16_compress", "powersgd", "batched_powersgd"};
-    static const char *const wrappers[] = {NULL, "fp16_compress_wrapper", "bf16_compress_wrapper"};
-    if (planned->comm_hook == 0) {
-        return *planned;
-    }
-    const char *chosen = hooks[planned->comm_hook], *wrapper = wrappers[planned->comm_wrapper];
-    return (cddp_plan_hook){.name = wrapper != NULL ? wrapper : chosen, .inner = wrapper != NULL ? chosen : NULL,
-                            .options = planned->comm_state_option};
-}
-
 /* The dtype that reductions declare: a wrapped hook that casts has the last word. */
 static void tell_wire_policy(cd_trainer *t)
 {
@@ -186,7 +174,8 @@ static void tell_wire_policy(cd_trainer *t)
 
 static cddp_status register_hook(cd_trainer *t, cddp_error *err)
 {
-    const cddp_plan_hook chosen = translate_hook(&t->settings.hook), *planned = &chosen;
+    cd_chosen_hook chosen, *planned = &chosen;
+    cd_choose_hook(&t->settings, &chosen);
     t->hook = t->inner_hook = NULL;
     t->wire = CDDP_DTYPE_COUNT;
     t->divides_after = cd_trainer_steps_in_backward(t);

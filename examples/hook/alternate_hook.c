@@ -6,7 +6,7 @@
 **
 **     cmake -B build -DCMAKE_PREFIX_PATH=/where/cddp/is/installed && cmake --build build
 **     cddp-verify hook-conformance alternate --plugin build/alternate_hook.so
-**     cddp-verify scenarios/hooks/topk.toml --plugin build/alternate_hook.so --set hook.name=alternate --set hook.options=
+**     cddp-verify scenarios/hooks/topk.toml --plugin build/alternate_hook.so --set ddp.comm_hook=alternate
 **
 ** What it takes care of, each of which a law of the report card is about: it divides before it sums (range); it keeps
 ** what it owes by parameter and not by bucket (rebuild); it counts backwards on the last bucket (phase); it saves all of

@@ -63,6 +63,7 @@ typedef struct cddp_plan_model {
 typedef struct cddp_plan_ddp {
     bool broadcast_buffers, init_sync, find_unused_parameters, gradient_as_bucket_view, static_graph;
     bool skip_all_reduce_unused_params, batched_grad_copy, set_last_bucket_cap;
+    const char *comm_hook; /* "NAME" or "NAME:options", in place of the whole of hook; "no": none; NULL: hook decides */
     bool accumulate_in_hook, average_contributions;
     double bucket_cap_mb;
     cddp_f64_list bucket_cap_mb_list;

@@ -56,7 +56,7 @@ run(${CMAKE_COMMAND} -S ${EXAMPLES}/hook -B ${WORK}/hook -DCMAKE_PREFIX_PATH=${p
 run(${CMAKE_COMMAND} --build ${WORK}/hook)
 expect_words(0 "conforms  hook alternate" ${prefix}/bin/cddp-verify hook-conformance alternate --plugin ${WORK}/hook/alternate_hook.so)
 expect_words(0 "verified" ${prefix}/bin/cddp-verify ${SCENARIOS}/hooks/topk.toml --plugin ${WORK}/hook/alternate_hook.so
-  --set hook.name=alternate --set hook.options=)
+  --set ddp.comm_hook=alternate)
 
 find_program(PKG_CONFIG NAMES pkg-config pkgconf)
 if(NOT PKG_CONFIG)

@@ -2,6 +2,8 @@
 /* One corruption per function; each sees every event of the fixture on its way into the trace. */
 #include "tests/mutants/mutations.h"
 
+#include <string.h>
+
 #include "cddp/backend.h"
 #include "core/base/hash.h"
 #include "core/trace/codes.h"
@@ -102,6 +104,22 @@ static bool mutate_meta_hook_does_not_compress(cddp_event *e)
     if (e->kind == CDDP_EV_hook_done) e->as.hook_done.wire_bytes *= 2;
     return true;
 }
+
+static bool mutate_meta_hook_named_and_never_called(cddp_event *e)
+{
+    return e->kind != CDDP_EV_hook_call && e->kind != CDDP_EV_hook_done;
+}
+
+/* The same, with the hook named by another key. */
+static bool name_by(cddp_event *e, const char *text)
+{
+    if (e->kind == CDDP_EV_option && e->text != NULL && strncmp(e->text, "hook.", 5) == 0) e->text = text;
+    return mutate_meta_hook_named_and_never_called(e);
+}
+
+static bool mutate_meta_comm_hook_never_called(cddp_event *e) { return name_by(e, "ddp.comm_hook=narrow:k=2"); }
+
+static bool mutate_meta_word_never_called(cddp_event *e) { return name_by(e, "hook.comm_hook=fp16"); }
 
 static bool mutate_meta_no_used_map(cddp_event *e)
 {

@@ -129,6 +129,29 @@ TEST(program, mistakes_in_a_scenario_are_a_result_with_exit_code_2)
     program_close(&p);
 }
 
+/* ddp.comm_hook takes the place of all of [hook]: the options there were another hook's. */
+TEST(program, a_hook_is_named_in_one_go)
+{
+    cd_program p;
+    program_open(&p);
+    const char *const good[] = {"topk:k=20", "fp16", "power_sgd:start_powerSGD_iter=2", "no", "reproducible"};
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        char line[200];
+        snprintf(line, sizeof line, "scenarios/powersgd.toml --set ddp.comm_hook=%s --set expect.exercised= --verbose", good[i]);
+        program_run(&p, line);
+        cd_test_row("%s: %s", good[i], p.out);
+        assert_int_equal(p.exit_code, 0);
+        assert_true((strstr(p.out, "a hook call for every launched bucket") != NULL) == (strcmp(good[i], "no") != 0));
+    }
+    program_run(&p, "scenarios/powersgd.toml --set ddp.comm_hook=topc:k=2");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.out, "there is no comm hook 'topc'; did you mean 'topk'?");
+    program_run(&p, "scenarios/powersgd.toml --set ddp.comm_hook=topk:j=2");
+    assert_int_equal(p.exit_code, 1);
+    assert_contains(p.out, "comm hook topk");
+    program_close(&p);
+}
+
 /* A float sum depends on the all-reduce's order of addition, an exact one does not. */
 TEST(program, a_run_whose_repetition_ends_with_other_bits_is_a_finding)
 {
@@ -528,6 +551,7 @@ TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
           ROW(program, every_command_explains_itself_in_two_ways),
           ROW(program, mistakes_on_the_command_line_are_named_and_end_with_2),
           ROW(program, mistakes_in_a_scenario_are_a_result_with_exit_code_2),
+          ROW(program, a_hook_is_named_in_one_go),
           ROW(program, a_run_whose_repetition_ends_with_other_bits_is_a_finding),
           ROW(program, the_flagship_is_verified_and_says_what_stands_behind_it),
           ROW(program, two_runs_report_the_same_bytes_in_every_format),
