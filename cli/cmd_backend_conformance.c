@@ -63,6 +63,12 @@ static cddp_status run_battery(const card *c, cddp_rank *rank, const cddp_rank_b
     CD_TRY(cddp_group_create(&options, &group, err));
     cddp_status status = cd_conformance_run(group, &battery, err);
     cddp_group_destroy(group);
+    if (status != CDDP_OK || !options.backend->capabilities.guards || rank->world_size < 2) return status;
+    options.spec.name = "conformance/guard";
+    options.spec.options = "guard=1";
+    CD_TRY(cddp_group_create(&options, &group, err));
+    status = cd_conformance_run_guard(group, &battery, err);
+    cddp_group_destroy(group);
     return status;
 }
 

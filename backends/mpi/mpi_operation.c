@@ -170,7 +170,9 @@ static cddp_status run_reduce(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
     if (numel > PIECE_ELEMENTS_MAX) return cd_fail(err, CDDP_E_LIMIT, "mpi: reduce of %" PRId64 " elements is beyond one piece", numel);
     if (numel == 0) return CDDP_OK;
     MPI_Request request;
-    CD_TRY(cd_mpi_check(MPI_Ireduce(bytes_of(&in), is_root ? bytes_of(&w->call.output) : NULL, (int)numel, g->types[in.dtype],
+    /* Its root may not give the same memory twice; the others may, since they give no output. */
+    bool in_place = is_root && bytes_of(&in) == bytes_of(&w->call.output);
+    CD_TRY(cd_mpi_check(MPI_Ireduce(in_place ? MPI_IN_PLACE : bytes_of(&in), is_root ? bytes_of(&w->call.output) : NULL, (int)numel, g->types[in.dtype],
                                     cd_mpi_op(g, in.dtype, w->call.reduce_op), (int)w->call.root, g->comm, &request), "MPI_Ireduce", err));
     CD_TRY(finish(g, w, &request, "MPI_Ireduce", err));
     if (is_root) CD_TRY(average(g, w, &w->call.output, err));

@@ -262,7 +262,8 @@ static void fill_expected(battery *b, const test_case *c, int64_t numel)
         for (int64_t i = 0; i < numel; i++) b->host[i] = reduced_of(b, c, i);
         break;
     case CDDP_OP_REDUCE:
-        for (int64_t i = 0; i < numel; i++) b->host[i] = c->root == b->me ? reduced_of(b, c, i) : SENTINEL_VALUE;
+        for (int64_t i = 0; i < numel; i++)
+            b->host[i] = c->root == b->me ? reduced_of(b, c, i) : c->in_place ? value_of(c, b->me, i) : SENTINEL_VALUE;
         break;
     case CDDP_OP_REDUCE_SCATTER:
         for (uint32_t r = 0; r < b->me; r++) before += share_of(b, c, r);
@@ -305,7 +306,16 @@ static void set_counts(battery *b, const test_case *c, cddp_collective *call)
     if (c->op == CDDP_OP_ALLTOALL) call->send_counts = b->send_counts;
 }
 
-/* Posts, waits, and posts once more over the same memory when it is not in place: works must be reusable. */
+/* The failure of an operation, with the case in front of the backend's words. */
+static cddp_status fail_case(const battery *b, const test_case *c, cddp_status status, cddp_error *err)
+{
+    char words[CDDP_ERROR_MESSAGE_BYTES / 2];
+    snprintf(words, sizeof words, "%.*s", (int)sizeof words - 1, err != NULL ? err->message : "");
+    return cd_fail(err, status, "%s of %lld %s%s%s on rank %u: %s", cddp_op_name(c->op), (long long)c->numel, cddp_dtype_name(c->dtype),
+                   c->in_place ? ", in place" : "", c->uneven ? ", uneven" : "", b->me, words);
+}
+
+/* Posts and waits. run_case does so twice over the same memory: works must be reusable. */
 static cddp_status call_once(battery *b, const test_case *c, const guarded *in, const guarded *out, bool *refused, cddp_error *err)
 {
     cddp_collective call = {.op = c->op, .reduce_op = c->reduce_op == CDDP_RED_COUNT ? CDDP_RED_SUM : c->reduce_op, .root = c->root,
@@ -318,9 +328,8 @@ static cddp_status call_once(battery *b, const test_case *c, const guarded *in, 
     cddp_status status = cddp_group_post(b->group, &call, &work, err);
     *refused = status == CDDP_E_UNSUPPORTED;
     if (*refused) return CDDP_OK;
-    CD_TRY(status);
-    CD_TRY(cddp_work_wait(work, 0, err));
-    return CDDP_OK;
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    return status == CDDP_OK ? CDDP_OK : fail_case(b, c, status, err);
 }
 
 static cddp_status run_case(battery *b, const test_case *c, cddp_error *err)
@@ -397,12 +406,59 @@ out:
     return status;
 }
 
+/* An operation that ended on this rank has read what this rank gave: the memory is the caller's again (C10-04). The
+** input is overwritten at once; the barrier behind it lets a peer that reads late do so before anything is compared. */
+static cddp_status run_reuse(battery *b, test_case c, cddp_error *err)
+{
+    guarded in = {0}, out = {0};
+    cddp_status status = CDDP_OK;
+    bool refused = false;
+    int64_t in_numel = input_numel(b, &c), out_numel = output_numel(b, &c);
+    b->row.case_count++;
+    b->tag++;
+    if (out_numel >= 0) CD_TRY_OUT(guarded_init(b, &out, c.dtype, out_numel, err));
+    if (in_numel >= 0) {
+        CD_TRY_OUT(guarded_init(b, &in, c.dtype, in_numel, err));
+        fill_input(b, &c, in_numel);
+        CD_TRY_OUT(guarded_write(b, &in, err));
+    }
+    CD_TRY_OUT(call_once(b, &c, &in, &out, &refused, err));
+    if (refused) goto out; /* run_case has said so */
+    if (in_numel >= 0) CD_TRY_OUT(in.view.device->fill(&in.view, SENTINEL_VALUE, NULL, err));
+    CD_TRY_OUT(cddp_group_barrier(b->group, err));
+    if (out_numel >= 0) {
+        fill_expected(b, &c, out_numel);
+        CD_TRY_OUT(guarded_compare(b, &c, &out, "input was overwritten after completion: output", err));
+    }
+out:
+    guarded_fini(&in);
+    guarded_fini(&out);
+    return status;
+}
+
 static bool declared(const battery *b, cddp_op op, cddp_dtype dtype, cddp_red_op reduce_op)
 {
     const cddp_capabilities *k = cddp_group_capabilities(b->group);
     if ((k->ops & (1u << op)) == 0) return false;
     if (!is_reduction(op)) return true;
     return (k->dtypes & CDDP_DTYPE_BIT(dtype)) != 0 && (k->reduce_ops & (1u << reduce_op)) != 0;
+}
+
+/* Transports change their algorithm at round sizes: one element less, exactly there, one more. In one dtype, unless
+** asked for more; sums alone. */
+static cddp_status run_switches(battery *b, test_case c, cddp_error *err)
+{
+    const int64_t sizes[] = {1024, 4096, 16384};
+    bool in_place = cddp_group_capabilities(b->group)->in_place && (c.op == CDDP_OP_ALLREDUCE || c.op == CDDP_OP_REDUCE);
+    for (size_t i = 0; i < 3 * sizeof sizes / sizeof sizes[0]; i++) {
+        c.numel = sizes[i / 3] + (int64_t)(i % 3) - 1;
+        c.root = (uint32_t)(i % b->size);
+        c.in_place = false;
+        CD_TRY(run_case(b, &c, err));
+        c.in_place = true;
+        if (in_place) CD_TRY(run_case(b, &c, err));
+    }
+    return CDDP_OK;
 }
 
 static cddp_status run_counts(battery *b, test_case c, cddp_error *err)
@@ -418,7 +474,7 @@ static cddp_status run_counts(battery *b, test_case c, cddp_error *err)
         CD_TRY(run_case(b, &c, err));
         if (b->row.undeclared) return CDDP_OK;
         c.in_place = true;
-        if (c.op == CDDP_OP_ALLREDUCE && in_place) CD_TRY(run_case(b, &c, err));
+        if ((c.op == CDDP_OP_ALLREDUCE || c.op == CDDP_OP_REDUCE) && in_place) CD_TRY(run_case(b, &c, err));
         c.in_place = false;
         c.uneven = true;
         bool may = c.op == CDDP_OP_ALLGATHER || c.op == CDDP_OP_REDUCE_SCATTER || c.op == CDDP_OP_ALLTOALL;
@@ -439,7 +495,12 @@ static cddp_status run_row(battery *b, cddp_op op, cddp_dtype dtype, cddp_red_op
             CD_TRY(run_messages(b, c, err));
         }
     } else {
+        bool plain = reduce_op == CDDP_RED_COUNT || reduce_op == CDDP_RED_SUM;
+        bool barrier = (cddp_group_capabilities(b->group)->ops & (1u << CDDP_OP_BARRIER)) != 0;
         CD_TRY(run_counts(b, c, err));
+        c.numel = 17;
+        if (!b->row.undeclared && plain && barrier && op != CDDP_OP_BROADCAST) CD_TRY(run_reuse(b, c, err));
+        if (!b->row.undeclared && plain && (dtype == CDDP_F32 || b->options->thorough)) CD_TRY(run_switches(b, c, err));
     }
     b->options->row(b->options->context, &b->row);
     return CDDP_OK;
@@ -497,7 +558,7 @@ cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *
     battery b = {.group = group, .options = options, .rank = cddp_group_world_rank(group), .size = cddp_group_size(group),
                  .me = cddp_group_rank(group)};
     const cddp_allocator *a = b.allocator = b.rank->allocator;
-    int64_t largest = options->thorough ? 70001 : 1021;
+    int64_t largest = options->thorough ? 70001 : 16385;
     cddp_status status = CDDP_OK;
     b.capacity = (largest + 3) * (int64_t)b.size + 2 * SENTINEL;
     b.counts = cd_allocate_array(a, b.size, sizeof *b.counts);
@@ -514,4 +575,23 @@ cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *
     cd_release(a, b.bytes, (size_t)b.capacity * 8);
     cd_release(a, b.bytes_too, (size_t)b.capacity * 8);
     return status;
+}
+
+cddp_status cd_conformance_run_guard(cddp_group *group, const cd_conformance_options *options, cddp_error *err)
+{
+    battery b = {.group = group, .options = options, .rank = cddp_group_world_rank(group), .size = cddp_group_size(group), .me = cddp_group_rank(group)};
+    float data[8] = {0};
+    int64_t numel = b.me == 1 ? 5 : 8;
+    cddp_error told = CDDP_ERROR_INIT;
+    const cddp_tensor t = cddp_tensor_of(options->device, data, 0, CDDP_F32, &numel, 1);
+    const test_case c = {.op = CDDP_OP_ALLREDUCE, .numel = numel};
+    cddp_work *work = NULL;
+    (void)err;
+    b.row = (cd_conformance_row){.op = CDDP_OP_ALLREDUCE, .dtype = CDDP_F32, .reduce_op = CDDP_RED_SUM, .case_count = 1};
+    cddp_status status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, &told);
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, &told);
+    if (status == CDDP_OK) note_failure(&b, &c, "guard=1 let rank 1 reduce 5 elements where the others reduce 8");
+    else if (status != CDDP_E_MISMATCH) note_failure(&b, &c, "guard=1 did not say that ranks disagree, but failed otherwise");
+    options->row(options->context, &b.row);
+    return CDDP_OK;
 }

@@ -26,10 +26,14 @@ typedef struct cd_conformance_row {
 typedef struct cd_conformance_options {
     const cddp_device *device; /* where tensors live */
     uint32_t dtypes;           /* CDDP_DTYPE_BIT of those to run; 0: all */
-    bool thorough;             /* larger counts too */
+    bool thorough;             /* larger counts too, and those around powers of two in every dtype */
     int64_t huge_bytes;        /* one all-reduce of this many bytes; 0: none */
     void *context;
     void (*row)(void *context, const cd_conformance_row *row);
 } cd_conformance_options;
 
 cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *options, cddp_error *err);
+/* For a group opened with guard=1 of a backend that declares guards: ranks that disagree about a count must all be
+*told,
+** and not by a time-out. One row; the group is of no use afterwards. */
+cddp_status cd_conformance_run_guard(cddp_group *group, const cd_conformance_options *options, cddp_error *err);

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# card_backends.sh PROGRAM PLUGIN: every broken backend is named for the right reason, the clean one passes.
+set -u
+program=$1 plugin=$2
+failed=0
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
+expect() { # NAME EXIT WORDS
+    "$program" backend-conformance "$1" -n 3 --color never --plugin "$plugin" > "$output" 2>&1
+    code=$?
+    # Reports are folded; words are looked for across line ends.
+    if [ "$code" -ne "$2" ] || ! tr -s ' \n' ' ' < "$output" | grep -qE -- "$3"; then
+        echo "FAILED $1: exit $code instead of $2, or not the words '$3':"
+        tail -12 "$output"
+        failed=1
+    fi
+    # A defect is in one operation: no other one may be blamed.
+    blamed=$(grep -o '^  FAILED *[a-z_]*' "$output" | awk '{print $2}' | sort -u | tr '\n' ' ')
+    if [ "$blamed" != "$4" ]; then
+        echo "FAILED $1: blames '$blamed', not '$4'"
+        failed=1
+    fi
+}
+expect card_clean 0 "conforms backend card_clean" ""
+expect card_unfused 1 "1025 elements, root [0-2]: output" "allreduce "
+expect card_clobbers 1 "expected 00009a42 .77." "reduce "
+expect card_root_zeros 1 "[0-2] elements, uneven, root [0-2]: output" "reduce_scatter "
+expect card_in_place 1 "rank [0-2] of 3, [12] elements, in place, root" "allreduce "
+expect card_overwrites 1 "1638[45] elements, root [0-2]: input element" "reduce "
+expect card_segments 1 "(257|1021) elements, in place, root [0-2]: output element 25[67]" "allreduce "
+expect card_torn 1 "(257|1021) elements, root [0-2]: output element" "gather "
+expect card_tail 1 "17 elements, root [0-2]: output element 16" "broadcast "
+expect card_empty 1 "allgather of 0 f64 on rank 0: card: division by zero" ""
+expect card_early 1 "input was overwritten after completion: output element" "alltoall "
+expect card_nothing 1 "allreduce i64" "allreduce "
+expect card_silent 1 "guard=1 let rank 1 reduce 5 elements where the others reduce 8" "allreduce "
+exit "$failed"
