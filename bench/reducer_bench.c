@@ -6,7 +6,11 @@
 ** of exactly the bucket sizes, copies of the same bytes in and out, one in-place scaling pass, and DDP with copies and
 ** with gradient views. Quote the ratios; absolute times are this machine's.
 **
+** Two clocks: the wall, and the processor time of the thread that trains. The second is what the reducer itself costs;
+** it hardly depends on what else the machine does, while the first, on a busy one, measures the neighbours.
+**
 **     reducer_bench [--module PATH/cddp-gloo.so] [--rounds N] [--list resnet50|tiny|mlp]
+**     reducer_bench --print resnet50                    the list itself, for bench/pytorch_reducer.py
 */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/ddp.h"
@@ -23,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define RANKS 2
@@ -51,6 +56,7 @@ typedef struct lane {
     cddp_grad grads[PARAMETERS_MAX];
     char names[PARAMETERS_MAX][24];
     cddp_ddp *ddp;
+    double marking_us; /* processor time of marking everything ready, launches included */
 } lane;
 
 #define TRY(call)                                                                                  \
@@ -89,6 +95,16 @@ static void lane_fini(lane *l, const list *p)
 }
 
 /* Backward: every gradient is made and written once. */
+typedef enum clock_kind { WALL, PROCESSOR, CLOCK_COUNT } clock_kind;
+
+static double clock_read_us(clock_kind kind)
+{
+    struct timespec t = {0};
+    if (kind == WALL) return (double)cd_os_now_ns() / 1e3;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
 static cddp_status write_gradient(lane *l, size_t i, cddp_error *err)
 {
     cddp_grad_drop(&l->grads[i]);
@@ -102,10 +118,12 @@ static cddp_status iterate(lane *l, const list *p, bool writes, cddp_error *err)
 {
     TRY(cddp_ddp_forward_begin(l->ddp, true, err));
     TRY(cddp_ddp_forward_end(l->ddp, NULL, err));
+    const double start = writes ? 0 : clock_read_us(PROCESSOR);
     for (size_t i = p->count; i-- > 0;) { /* as backward comes: the last layer first */
         if (writes) TRY(write_gradient(l, i, err));
         TRY(cddp_ddp_mark_variable_ready(l->ddp, i, err));
     }
+    if (!writes) l->marking_us = clock_read_us(PROCESSOR) - start;
     return cddp_ddp_backward_end(l->ddp, err);
 }
 
@@ -184,18 +202,28 @@ static double median(double *values, int count)
     return values[count / 2];
 }
 
-static void tell(const bench *b, const slab *s, double times[PHASE_COUNT][ROUNDS_MAX])
+static void tell_clock(const bench *b, const char *name, const double m[PHASE_COUNT])
 {
-    double m[PHASE_COUNT];
-    for (int i = 0; i < PHASE_COUNT; i++) m[i] = median(times[i], b->rounds);
+    double over_copies = m[DDP_COPIES] - m[LOCAL] - m[BARE], over_views = m[DDP_VIEWS] - m[LOCAL] - m[BARE];
+    printf("  %s, ddp beyond local and collectives: copies %.1f us (%.2f of the copies), views %.1f us (%.2f of a scaling pass)\n",
+           name, over_copies, over_copies / m[COPIES], over_views, over_views / m[SCALING]);
+    printf("  %s, per tensor beyond both: copies %.3f us, views %.3f us\n", name, over_copies / (double)b->parameters->count,
+           over_views / (double)b->parameters->count);
+}
+
+static void tell(const bench *b, const slab *s, double times[CLOCK_COUNT][PHASE_COUNT][ROUNDS_MAX], double *marking)
+{
+    double m[CLOCK_COUNT][PHASE_COUNT];
+    for (int k = 0; k < CLOCK_COUNT; k++)
+        for (int i = 0; i < PHASE_COUNT; i++) m[k][i] = median(times[k][i], b->rounds);
     printf("%s: %zu tensors, %.2f MB, %u buckets, %d ranks on %s, %d rounds\n", b->parameters->name, b->parameters->count,
            (double)cddp_tensor_numel(&s->all) * 4e-6, s->count, RANKS, b->module->name, b->rounds);
-    for (int i = 0; i < PHASE_COUNT; i++) printf("  %-18s %10.1f us\n", phase_names[i], m[i]);
-    double over_copies = m[DDP_COPIES] - m[LOCAL] - m[BARE], over_views = m[DDP_VIEWS] - m[LOCAL] - m[BARE];
-    printf("  ddp beyond local and collectives: copies %.1f us (%.2f of the copies), views %.1f us (%.2f of a scaling pass)\n", over_copies,
-           over_copies / m[COPIES], over_views, over_views / m[SCALING]);
-    printf("  per tensor beyond both: copies %.3f us, views %.3f us\n", over_copies / (double)b->parameters->count,
-           over_views / (double)b->parameters->count);
+    for (int i = 0; i < PHASE_COUNT; i++)
+        printf("  %-18s %10.1f us wall %10.1f us processor\n", phase_names[i], m[WALL][i], m[PROCESSOR][i]);
+    tell_clock(b, "wall", m[WALL]);
+    tell_clock(b, "processor", m[PROCESSOR]);
+    printf("  processor, marking one gradient ready, its bucket's launch included: %.3f us\n",
+           median(marking, b->rounds) / (double)b->parameters->count);
     fflush(stdout);
 }
 
@@ -203,7 +231,8 @@ static cddp_status measure(const bench *b, cddp_group *group, cddp_error *err)
 {
     static lane lanes[2];
     static slab s;
-    static double times[PHASE_COUNT][ROUNDS_MAX];
+    static double marking[ROUNDS_MAX];
+    static double times[CLOCK_COUNT][PHASE_COUNT][ROUNDS_MAX];
     const list *p = b->parameters;
     for (int i = 0; i < 2; i++) TRY(lane_init(&lanes[i], p, group, i == 1, err));
     for (int warm = 0; warm < 3; warm++) /* past the rebuild */
@@ -213,12 +242,14 @@ static cddp_status measure(const bench *b, cddp_group *group, cddp_error *err)
         for (int k = 0; k < PHASE_COUNT; k++) {
             phase which = (phase)((k + round) % PHASE_COUNT); /* rotated, so that no phase profits from its place */
             TRY(cddp_group_barrier(group, err));
-            uint64_t start = cd_os_now_ns();
+            const double wall = clock_read_us(WALL), processor = clock_read_us(PROCESSOR);
             TRY(run_phase(which, lanes, &s, p, group, err));
-            times[which][round] = (double)(cd_os_now_ns() - start) / 1e3;
+            times[WALL][which][round] = clock_read_us(WALL) - wall;
+            times[PROCESSOR][which][round] = clock_read_us(PROCESSOR) - processor;
+            if (which == MARKING) marking[round] = lanes[1].marking_us;
         }
     }
-    if (cddp_group_rank(group) == 0) tell(b, &s, times);
+    if (cddp_group_rank(group) == 0) tell(b, &s, times, marking);
     for (int i = 0; i < 2; i++) lane_fini(&lanes[i], p);
     s.all.device->release(s.all.device, CDDP_F32, cddp_tensor_numel(&s.all), s.all.storage);
     s.all.device->release(s.all.device, CDDP_F32, cddp_tensor_numel(&s.other), s.other.storage);
@@ -283,13 +314,14 @@ int main(int argc, char **argv)
 {
     static list lists[3] = {{.name = "resnet50"}, {.name = "tiny", .count = 1000}, {.name = "mlp", .count = 4}};
     static const int64_t mlp[4] = {1000, 100, 1000, 10};
-    const char *path = CDDP_GLOO_MODULE, *only = NULL;
+    const char *path = CDDP_GLOO_MODULE, *only = NULL, *print = NULL;
     bench b = {.rounds = 21};
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--module") == 0) path = argv[i + 1];
         else if (strcmp(argv[i], "--rounds") == 0) b.rounds = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--list") == 0) only = argv[i + 1];
-        else return fprintf(stderr, "usage: reducer_bench [--module FILE.so] [--rounds N] [--list NAME]\n"), 2;
+        else if (strcmp(argv[i], "--print") == 0) print = argv[i + 1];
+        else return fprintf(stderr, "usage: reducer_bench [--module FILE.so] [--rounds N] [--list NAME] [--print NAME]\n"), 2;
     }
     if (b.rounds < 1 || b.rounds > ROUNDS_MAX) return fprintf(stderr, "--rounds is 1 to %d\n", ROUNDS_MAX), 2;
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -300,7 +332,9 @@ int main(int argc, char **argv)
     memcpy(lists[2].numel, mlp, sizeof mlp);
     if (read_resnet50(&lists[0]) != 0) return 1;
     int failed = 0;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3 && print != NULL; i++)
+        for (size_t k = 0; strcmp(print, lists[i].name) == 0 && k < lists[i].count; k++) printf("%" PRId64 "\n", lists[i].numel[k]);
+    for (int i = 0; i < 3 && print == NULL; i++) {
         if (only != NULL && strcmp(only, lists[i].name) != 0) continue;
         b.parameters = &lists[i];
         failed |= run_list(&b);
