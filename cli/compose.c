@@ -136,9 +136,12 @@ static cddp_status open_sim(cd_compose *c, cddp_error *err)
     CD_TRY(make_chooser(c, err));
     CD_TRY(make_faults(c, err));
     CD_TRY(find_link("network.link", network->link, &config.network.inter, err));
+    if (network->gb_per_s > 0) config.network.inter.bytes_per_second = (uint64_t)(network->gb_per_s * 1e9);
+    if (network->latency_us > 0) config.network.inter.latency_ns = (uint64_t)(network->latency_us * 1e3);
     CD_TRY(find_link("network.intra_link", network->intra_link, &config.network.intra, err));
     config.network.ranks_per_node = (uint32_t)network->ranks_per_node;
     config.network.jitter_ns = network->jitter_ns;
+    config.compute_permille = (uint32_t)network->compute_permille;
     config.world_size = (uint32_t)plan->world.size;
     config.seed = plan->world.seed;
     config.chooser = &c->chooser;

@@ -46,12 +46,23 @@ static void leave_queue(cd_sim_rank *rank, cd_part *part)
     if (rank->queue_last == p) rank->queue_last = before;
 }
 
+/* Computing goes on at another speed from now on. */
+static void change_transfers(cd_sim *sim, cd_part *part, bool moves)
+{
+    cd_sim_rank *rank = part->member->rank;
+    if (part->is_moving == moves) return;
+    part->is_moving = moves;
+    rank->transfers += moves ? 1 : -1u;
+    if (rank->is_sharing && rank->transfers == (moves ? 1 : 0)) cd_sim_wake(sim, rank, CD_WAKE_DONE);
+}
+
 /* Whatever its state, the part takes no slot and no place in a queue afterwards. */
 static void detach(cd_part *part)
 {
     cd_member *member = part->member;
     if (part->state == CD_PART_QUEUED) leave_queue(member->rank, part);
     if (part->state == CD_PART_STARTED) {
+        change_transfers(sim_of(part), part, false);
         member->active--;
         if (member->slots_max != 0) member->rank->slots_used--;
         forget_started(member->rank, part);
@@ -168,6 +179,7 @@ static void complete(cd_sim *sim, cd_completion *completion)
     for (uint32_t i = 0; i < coll->size; i++) {
         cd_part *p = &coll->parts[i];
         p->end_event.fire = timed_end;
+        if (p->state == CD_PART_STARTED) change_transfers(sim, p, true);
         coll->messages++;
         cd_sim_schedule_event(sim, &p->end_event, p->time_ns > sim->now_ns ? p->time_ns : sim->now_ns);
     }
@@ -215,6 +227,7 @@ static void start(cd_sim *sim, cd_part *part)
         return;
     }
     cddp_error error = CDDP_ERROR_INIT;
+    change_transfers(sim, part, true);
     cd_part_describe_program(part);
     if (cd_part_prepare(part, &error) != CDDP_OK)
         cd_comm_fail(coll->comm, error.status, error.message);

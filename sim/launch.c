@@ -40,6 +40,9 @@ static cddp_status check_config(const cd_sim_config *c, cddp_error *err)
         return cd_fail(err, CDDP_E_CONFIG, "there is no transport %d", (int)c->transport);
     if (c->stack_bytes != 0 && c->stack_bytes < 16384)
         return cd_fail(err, CDDP_E_CONFIG, "a rank's stack of %zu bytes is too small; at least 16384", c->stack_bytes);
+    if (c->compute_permille > 1000000)
+        return cd_fail(err, CDDP_E_CONFIG, "compute_permille of %u: a thousand times slower is the most",
+                       c->compute_permille);
     if (c->fault_count > 0 && c->faults == NULL)
         return cd_fail(err, CDDP_E_ARG, "%zu faults, but no array of them", c->fault_count);
     if (c->algorithm == CD_ALGORITHM_any_order && c->transport == CD_SIM_MODEL)
@@ -258,6 +261,23 @@ static cddp_status sleep_ns(cddp_rank *rank, uint64_t duration_ns, cddp_error *e
     return CDDP_OK;
 }
 
+/* As pass, at a speed that changes whenever a transfer of the rank begins or ends. */
+static cddp_status pass_sharing(cddp_rank *port, uint64_t work_ns, cddp_error *err)
+{
+    cd_sim *sim = port->world;
+    cd_sim_rank *rank = cd_sim_rank_of(port);
+    while (work_ns > 0) {
+        uint64_t start = sim->now_ns, permille = rank->transfers > 0 ? sim->host->config.compute_permille : 1000;
+        rank->is_sharing = true;
+        cd_wake wake = cd_sim_wait(sim, "computes", NULL, start + (work_ns * permille + 999) / 1000);
+        rank->is_sharing = false;
+        if (wake == CD_WAKE_ABORT) return over(port, err);
+        uint64_t done = (sim->now_ns - start) * 1000 / permille;
+        work_ns -= done < work_ns ? done : work_ns;
+    }
+    return CDDP_OK;
+}
+
 static cddp_status compute(cddp_rank *port, uint64_t duration_ns, const char *label, cddp_error *err)
 {
     cd_sim *sim = port->world;
@@ -273,7 +293,12 @@ static cddp_status compute(cddp_rank *port, uint64_t duration_ns, const char *la
     duration_ns = duration_ns * permille / 1000;
     CD_SIM_EMIT(sim, compute, label, .duration = (int64_t)duration_ns, .who = port->rank);
     rank->times.compute_ns += duration_ns;
-    CD_TRY(pass(port, duration_ns, "computes", err));
+    uint32_t shared = sim->host->config.compute_permille;
+    if (shared == 0 || shared == 1000) {
+        CD_TRY(pass(port, duration_ns, "computes", err));
+    } else {
+        CD_TRY(pass_sharing(port, duration_ns, err));
+    }
     return CDDP_OK;
 }
 

@@ -67,6 +67,8 @@ struct cd_sim_rank {
     uint64_t unwind_calls;      /* world calls after the world ended */
     uint64_t collective_count;  /* posted, over all groups: what faults count */
     uint32_t slots_used;
+    uint32_t transfers;  /* operations whose data are moving */
+    bool is_sharing;     /* it computes, and how fast depends on transfers */
     struct cd_part *queue_first, *queue_last; /* posted, waiting for a slot */
     struct cd_part *active;     /* parts that take part now; kept for hang reports when slots are bounded */
     const char *last_what;      /* its last event, for hang reports */

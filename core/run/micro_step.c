@@ -17,12 +17,25 @@
 
 #define FORWARDS_MAX 8
 
-static cddp_status pass_time(cd_trainer *t, uint64_t duration_us, const char *what, cddp_error *err)
+static cddp_status pass_time(cd_trainer *t, uint64_t duration_ns, const char *what, cddp_error *err)
 {
-    if (duration_us > 0) {
-        CD_TRY(t->rank->ops->compute(t->rank, duration_us * 1000u, what, err));
+    if (duration_ns > 0 && t->settings.train.offloaded) {
+        CD_TRY(t->rank->ops->sleep_ns(t->rank, duration_ns, err));
+    } else if (duration_ns > 0) {
+        CD_TRY(t->rank->ops->compute(t->rank, duration_ns, what, err));
     }
     return CDDP_OK;
+}
+
+/* Of the backward of one gradient. */
+static uint64_t backward_ns(const cd_trainer *t, uint32_t parameter)
+{
+    const uint64_t given_ns = t->settings.train.backward_us * 1000u;
+    if (t->settings.train.backward_split == 0 || t->backward_weights == 0) {
+        return given_ns;
+    }
+    const double share = (double)cd_trainer_backward_weight(t, parameter) / (double)t->backward_weights;
+    return (uint64_t)((double)given_ns * share + 0.5);
 }
 
 /* Adds a number to every element of a tensor, whatever its dtype. */
@@ -105,7 +118,7 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
         cd_trainer_refresh_views(t);
         CD_TRY(cd_oracle_enter_forward(t->oracle, micro->place.micro_step, t->buffer_views, err));
     }
-    CD_TRY(pass_time(t, t->settings.train.forward_us, "forward", err));
+    CD_TRY(pass_time(t, t->settings.train.forward_us * 1000u, "forward", err));
     t->replica->graph->grad_enabled = micro->grad_mode;
     CD_TRY(cd_replica_forward(t->replica, pass, err));
     if (!micro->bypass) {
@@ -123,7 +136,7 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
 {
     cd_trainer *t = context;
     const char *name = cd_trainer_module(t)->parameters[parameter].name;
-    CD_TRY(pass_time(t, t->settings.train.backward_us, name, err));
+    CD_TRY(pass_time(t, backward_ns(t, parameter), name, err));
     CD_TRY(cd_replica_poison(t->micro, name, t->gradient_count == 0, grad, err));
     if (t->settings.clip.place == 1 && grad->kind == CDDP_GRAD_DENSE) {
         CD_TRY(cd_clip_grad_norm(&grad, 1, t->settings.clip.max_norm, NULL, err));
@@ -251,7 +264,7 @@ cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro, cddp_erro
     }
     CD_TRY(cd_sampler_get(t->sampler, micro, &samples, err));
     cd_trainer_tell_samples(t, &samples);
-    CD_TRY(pass_time(t, micro->compute_us, "extra", err));
+    CD_TRY(pass_time(t, micro->compute_us * 1000u, "extra", err));
     if (micro->touch_buffers) {
         CD_TRY(touch_buffers(t, err));
     }

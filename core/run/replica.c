@@ -13,7 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-static const cddp_device *device_of(const cddp_plan_settings *settings)
+const cddp_device *cd_replica_device(const cddp_plan_settings *settings)
 {
     switch (settings->model.device) {
     case 1: return cddp_device_symbol();
@@ -58,13 +58,13 @@ static cddp_status check_all_patterns(const cd_replica *r, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status make_model(cd_replica *r, cddp_error *err)
+static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_error *err)
 {
     const cddp_plan_model *model = &r->settings.model;
     const cd_prng root = cd_prng_seed(r->plan->world.seed);
     const cd_prng prng = model->init == 1 ? cd_prng_split_index(&root, "model", r->rank + 1u) : cd_prng_split(&root, "model");
     const cd_model_options options = {.name = model->name, .options = model->options, .dtype = (cddp_dtype)model->dtype,
-                                      .dyadic = model->exact, .device = device_of(&r->settings),
+                                      .dyadic = model->exact, .device = device != NULL ? device : cd_replica_device(&r->settings),
                                       .allocator = r->allocator, .prng = &prng};
     CD_TRY(cd_model_create(&options, &r->model, err));
     CD_TRY(check_all_patterns(r, err));
@@ -179,19 +179,18 @@ double cd_replica_lr(const cd_replica *replica, size_t optimizer, uint32_t step)
 
 /* ---- life ---- */
 
-cddp_status cd_replica_create(const cddp_plan *plan, uint32_t rank, const cddp_allocator *allocator,
-                              cd_replica **replica, cddp_error *err)
+cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **replica, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    cd_replica *r = cd_allocate_zero(allocator, sizeof *r);
+    cd_replica *r = cd_allocate_zero(options->allocator, sizeof *r);
     if (r == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a replica");
     }
-    r->plan = plan;
-    r->rank = rank;
-    r->allocator = allocator;
-    CD_TRY_OUT(cddp_plan_rank_settings(plan, rank, &r->settings, err));
-    CD_TRY_OUT(make_model(r, err));
+    r->plan = options->plan;
+    r->rank = options->rank;
+    r->allocator = options->allocator;
+    CD_TRY_OUT(cddp_plan_rank_settings(r->plan, r->rank, &r->settings, err));
+    CD_TRY_OUT(make_model(r, options->device, err));
     CD_TRY_OUT(make_optimizers(r, err));
     *replica = r;
     r = NULL;

@@ -45,8 +45,17 @@ typedef struct cd_replica {
     bool computes_objective; /* losses are normalised as train.objective says, not as train.loss does */
 } cd_replica;
 
-cddp_status cd_replica_create(const cddp_plan *plan, uint32_t rank, const cddp_allocator *allocator,
-                              cd_replica **replica, cddp_error *err) CDDP_MUST_CHECK;
+/* The device that the plan's settings name. */
+const cddp_device *cd_replica_device(const cddp_plan_settings *settings);
+
+/* device: of its tensors, of the kind that the plan says; NULL: that of the plan itself. */
+typedef struct cd_replica_options {
+    const cddp_plan *plan;
+    uint32_t rank;
+    const cddp_device *device;
+    const cddp_allocator *allocator;
+} cd_replica_options;
+cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **replica, cddp_error *err) CDDP_MUST_CHECK;
 void cd_replica_destroy(cd_replica *replica); /* accepts NULL */
 
 /* What [[when]] tables did to the parameters until this step: some stopped or began to require gradients, some were

@@ -275,10 +275,31 @@ static void release_arrays(cd_trainer *t)
 
 /* ---- model and wrapper, again after a resume ---- */
 
+uint64_t cd_trainer_backward_weight(const cd_trainer *t, size_t parameter)
+{
+    const cd_parameter *p = &cd_trainer_module(t)->parameters[parameter];
+    return t->settings.train.backward_split == 2 ? p->backward_cost : (uint64_t)cddp_tensor_numel(&p->tensor);
+}
+
+static void sum_backward_weights(cd_trainer *t)
+{
+    const cd_module *module = cd_trainer_module(t);
+    t->backward_weights = 0;
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        t->backward_weights += module->parameters[i].requires_grad ? cd_trainer_backward_weight(t, i) : 0;
+    }
+}
+
 cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
 {
-    CD_TRY(cd_replica_create(t->plan, t->rank->rank, t->allocator, &t->replica, err));
+    cd_replica_options replica = {.plan = t->plan, .rank = t->rank->rank, .allocator = t->allocator};
+    if (t->settings.train.pass_us_per_mb > 0) {
+        replica.device = cd_timed_device_init(&t->timed_device, cd_replica_device(&t->settings), t->rank,
+                                              t->settings.train.pass_us_per_mb);
+    }
+    CD_TRY(cd_replica_create(&replica, &t->replica, err));
     CD_TRY(allocate_arrays(t, err));
+    sum_backward_weights(t);
     cd_trainer_refresh_views(t);
     cd_trainer_set_callbacks(t);
     CD_TRY(cd_trainer_tell_parameters(t, CD_MOMENT_BEFORE_INIT, err));

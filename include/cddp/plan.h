@@ -95,7 +95,10 @@ typedef struct cddp_plan_train {
     int64_t objective;    /* what the training is meant to compute: 0 as written, 1 every sample or 2 every token
                           ** weighs the same */
     double lr_decay;      /* factor on every optimizer's learning rate per step */
-    uint64_t forward_us, backward_us; /* virtual cost of one forward, and of each gradient */
+    uint64_t forward_us, backward_us; /* virtual cost of one forward, and of each gradient or of all */
+    int64_t backward_split; /* 0 each gradient takes backward_us; all together do, in proportion to 1 elements, 2 work */
+    bool offloaded;         /* forward and backward are waited for, not computed */
+    double pass_us_per_mb;  /* virtual cost of copying or dividing 10^6 bytes of gradients */
     uint64_t checkpoint_step; /* save after so many steps; 0: never */
     bool resume;              /* after the checkpoint: throw everything away, rebuild and load it */
 } cddp_plan_train;
@@ -232,8 +235,9 @@ typedef struct cddp_plan_network {
     int64_t completion;    /* 0 at once, 1 a choice */
     const char *algorithm; /* of all-reduce */
     const char *link;      /* between ranks, or between nodes */
+    double gb_per_s, latency_us; /* of link; 0: the preset's */
     const char *intra_link; /* inside a node */
-    uint64_t ranks_per_node, jitter_ns;
+    uint64_t ranks_per_node, compute_permille, jitter_ns;
 } cddp_plan_network;
 
 typedef struct cddp_plan_schedule {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* resnet: the parameters and buffers of torchvision's ResNet-18, -50 and -152 in their order and with their names, and
+/* resnet: the parameters and buffers of torchvision's ResNet-18, -50, -101 and -152 in their order and with their names, and
 ** the cost of each on a 224 × 224 image. A list: no convolution is computed.
 */
 #include "core/model/zoo/list.h"
@@ -10,7 +10,7 @@ typedef struct resnet {
 } resnet;
 
 static const cd_option options[] = {
-    {"depth", CD_OPTION_CHOICE, offsetof(resnet, depth), "50", "18|50|152", 0, 0, "18, 50 or 152 layers"},
+    {"depth", CD_OPTION_CHOICE, offsetof(resnet, depth), "50", "18|50|101|152", 0, 0, "18, 50, 101 or 152 layers"},
     {"classes", CD_OPTION_INTEGER, offsetof(resnet, classes), "1000", NULL, 1, 1 << 20, "outputs of the classifier"},
 };
 
@@ -18,7 +18,7 @@ static const cd_option options[] = {
 static const struct {
     bool bottleneck;
     int64_t blocks[4];
-} shapes[] = {{false, {2, 2, 2, 2}}, {true, {3, 4, 6, 3}}, {true, {3, 8, 36, 3}}};
+} shapes[] = {{false, {2, 2, 2, 2}}, {true, {3, 4, 6, 3}}, {true, {3, 4, 23, 3}}, {true, {3, 8, 36, 3}}};
 
 /* A convolution and the batch norm after it. */
 typedef struct conv_norm {
@@ -91,7 +91,7 @@ static cddp_status build(cd_model *model, cddp_error *err)
 
 const cd_model_type cd_model_resnet = {
     .name = "resnet",
-    .summary = "list: ResNet-18, -50, -152 (torchvision), with batch norm buffers",
+    .summary = "list: ResNet-18, -50, -101, -152 (torchvision), with batch norm buffers",
     .options = options,
     .option_count = CD_COUNT_OF(options),
     .state_bytes = sizeof(resnet),

@@ -113,6 +113,55 @@ TEST(model, a_network_port_that_ranks_share_is_a_bottleneck)
     assert_true(alone < bound);
 }
 
+typedef struct shared_job {
+    uint64_t early_ns, late_ns; /* when rank 0 had computed, when its operation had ended */
+} shared_job;
+
+/* Rank 0 computes 100 µs; rank 1 joins the collective 20 µs later than rank 0 posted it. */
+static cddp_status compute_beside(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    sim_fixture *f = argument;
+    shared_job *j = f->data;
+    cddp_group *g = NULL;
+    cddp_work *work = NULL;
+    int64_t n = 5000;
+    cddp_tensor t = cddp_tensor_of(cddp_device_shape(), NULL, 0, CDDP_F32, &n, 1);
+    cddp_status status = fixture_group(f, rank, "world", &g, err);
+    if (status == CDDP_OK && rank->rank == 1) status = rank->ops->sleep_ns(rank, 20000, err);
+    if (status == CDDP_OK) status = cddp_group_allreduce(g, &t, CDDP_RED_SUM, &work, err);
+    if (status == CDDP_OK && rank->rank == 0) {
+        status = rank->ops->compute(rank, 100000, "layer", err);
+        j->early_ns = rank->ops->now_ns(rank);
+    }
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    if (rank->rank == 0) j->late_ns = rank->ops->now_ns(rank);
+    cddp_group_destroy(g);
+    return status;
+}
+
+/* 20 µs alone, then 20 µs at half the speed while 2 × 10 kB cross the link of 1 GB/s, then the rest alone. */
+TEST(model, computing_beside_a_transfer_takes_longer_for_as_long_as_it_lasts)
+{
+    for (int transport = CD_SIM_MODEL; transport <= CD_SIM_MESSAGES; transport++) {
+        shared_job alone = {0}, shared = {0};
+        for (int i = 0; i < 2; i++) {
+            sim_fixture f = {.config = CD_SIM_CONFIG_INIT, .data = i == 0 ? &alone : &shared};
+            f.config.world_size = 2;
+            f.config.algorithm = CD_ALGORITHM_ring;
+            f.config.transport = (cd_sim_transport)transport;
+            f.config.network.inter = (cd_link){"", 0, 1000000000, 0};
+            f.config.compute_permille = i == 0 ? 0 : 2000;
+            fixture_run(&f, compute_beside);
+            fixture_destroy(&f);
+        }
+        cd_test_row("transport %d", transport);
+        assert_int_equal(alone.early_ns, 100000);
+        /* messages: rank 0's operation is under way from its posting on, 40 µs in all */
+        assert_int_equal(shared.early_ns, 100000 + (transport == CD_SIM_MODEL ? 10000 : 20000));
+        assert_int_equal(shared.late_ns, shared.early_ns);
+    }
+}
+
 TEST(model, jitter_comes_from_the_seed)
 {
     (void)state;
@@ -133,4 +182,6 @@ TEST(model, jitter_comes_from_the_seed)
 
 TEST_MAIN(ROW(model, agrees_with_messages_to_the_nanosecond_without_contention),
           ROW(model, the_ring_takes_two_times_n_minus_one_steps),
-          ROW(model, a_network_port_that_ranks_share_is_a_bottleneck), ROW(model, jitter_comes_from_the_seed))
+          ROW(model, a_network_port_that_ranks_share_is_a_bottleneck),
+          ROW(model, computing_beside_a_transfer_takes_longer_for_as_long_as_it_lasts),
+          ROW(model, jitter_comes_from_the_seed))

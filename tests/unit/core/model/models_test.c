@@ -454,7 +454,7 @@ TEST(options, that_are_wrong_are_named_with_what_would_be_accepted)
         {"cnn", "size=6", "size=6 cannot be halved by 2 stages"},
         {"transformer", "width=9", "width=9 is not a multiple of heads=2"},
         {"gan", "size=6", "not a multiple of 4"},
-        {"resnet", "depth=34", "must be one of 18|50|152"},
+        {"resnet", "depth=34", "must be one of 18|50|101|152"},
         {"params", "list=a", "\"a\" is not name:shape"},
         {"params", "list=a:3y", "\"3y\" of \"a\" is not a shape"},
         {"params", "list=a:3:i64", "neither a dtype nor usesN"},
