@@ -181,7 +181,8 @@ cd_coll *cd_comm_make_coll(cd_comm *comm, uint32_t size)
         p->member = NULL;
         p->waiter = NULL;
         p->inbox = p->inbox_last = NULL;
-        p->is_blocked = p->has_content = p->is_staged = p->is_released = p->is_given_back = p->is_moving = false;
+        p->is_blocked = p->has_content = p->is_staged = p->is_released = p->is_given_back = p->is_moving =
+            p->is_awaited = false;
         p->stream_device = NULL;
         p->joiner = NULL;
         p->death = NULL;
