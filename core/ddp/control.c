@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Control vectors: host memory where the backend takes it, device memory where it does not. */
+/* Control vectors: host memory where the backend takes it; device memory where it does not, and where the parameters are
+** on a device with streams that it reaches, so that their exchange is ordered by streams as everything else is. */
 #include "core/ddp/control.h"
 
 #include "cddp/device.h"
@@ -19,7 +20,8 @@ cddp_status cd_control_init(cd_control *control, const cd_control_spec *spec, cd
                        cddp_dtype_name(spec->dtype));
     const cddp_device *device = cddp_device_cpu();
     void *storage = c.host;
-    if (!k->any_device && (k->devices & CDDP_DEVICE_HOST) == 0) {
+    bool device_is_reached = spec->device != NULL && (spec->device->flags & k->devices & CDDP_DEVICE_ASYNC) != 0;
+    if (!k->any_device && ((k->devices & CDDP_DEVICE_HOST) == 0 || device_is_reached)) {
         device = spec->device;
         c.is_remote = true;
         cddp_status status = device->allocate(device, spec->dtype, spec->numel > 0 ? spec->numel : 1, &storage, err);

@@ -9,6 +9,7 @@
 #include "tests/support/test.h"
 
 #include "cddp/comm.h"
+#include "cddp/ddp.h"
 #include "cddp/plugin.h"
 #include "cddp/process.h"
 #include "cddp/rendezvous.h"
@@ -314,6 +315,142 @@ TEST(nccl, a_collective_follows_the_callers_stream)
     assert_all_returned(&j);
 }
 
+/* ---- the reducer on the GPU ---- */
+
+#define PARAMETERS 40
+
+typedef struct model {
+    cddp_parameter parameters[PARAMETERS];
+    cddp_grad grads[PARAMETERS];
+    char names[PARAMETERS][16];
+    cddp_ddp *ddp;
+} model;
+
+static int64_t numel_of(size_t i) { return 1 + (int64_t)(i * 37 % 101) * 5; }
+
+static cddp_status model_make(model *m, const cddp_device *d, cddp_group *group, bool views, bool find_unused,
+                              cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    for (size_t i = 0; i < PARAMETERS && status == CDDP_OK; i++) {
+        void *storage = NULL;
+        int64_t numel = numel_of(i);
+        status = d->allocate(d, CDDP_F32, numel, &storage, err);
+        snprintf(m->names[i], sizeof m->names[i], "p%zu", i);
+        m->parameters[i] = (cddp_parameter){.name = m->names[i],
+                                            .tensor = cddp_tensor_of(d, storage, 0, CDDP_F32, &numel, 1),
+                                            .grad = &m->grads[i],
+                                            .requires_grad = true};
+        if (status == CDDP_OK) status = d->fill(&m->parameters[i].tensor, 1 + cddp_group_rank(group), NULL, err);
+    }
+    cddp_ddp_options o = cddp_ddp_options_default();
+    o.parameters = m->parameters;
+    o.parameter_count = PARAMETERS;
+    o.group = group;
+    o.gradient_as_bucket_view = views;
+    o.find_unused_parameters = find_unused;
+    o.bucket_cap_mb = 0.01;
+    return status == CDDP_OK ? cddp_ddp_create(&o, &m->ddp, err) : status;
+}
+
+static void model_drop(model *m, const cddp_device *d)
+{
+    cddp_ddp_destroy(m->ddp);
+    for (size_t i = 0; i < PARAMETERS; i++) {
+        cddp_grad_fini(&m->grads[i]);
+        if (m->parameters[i].tensor.device != NULL)
+            d->release(d, CDDP_F32, numel_of(i), m->parameters[i].tensor.storage);
+    }
+}
+
+/* Parameter 7 is used by rank 0 alone, parameter 9 by nobody. */
+static bool is_used(size_t i, uint32_t rank, bool find_unused)
+{
+    return !find_unused || (i != 9 && (i != 7 || rank == 0));
+}
+
+static cddp_status backward(model *m, const cddp_device *d, uint32_t rank, int round, bool find_unused, cddp_error *err)
+{
+    bool reachable[PARAMETERS];
+    for (size_t i = 0; i < PARAMETERS; i++) reachable[i] = is_used(i, rank, find_unused);
+    for (size_t i = 0; i < PARAMETERS; i++) cddp_grad_drop(&m->grads[i]); /* zero_grad */
+    cddp_status status = cddp_ddp_forward_begin(m->ddp, true, err);
+    if (status == CDDP_OK) status = cddp_ddp_forward_end(m->ddp, find_unused ? reachable : NULL, err);
+    for (size_t i = PARAMETERS; i-- > 0 && status == CDDP_OK;) {
+        if (!is_used(i, rank, find_unused)) continue;
+        status = cddp_grad_define(&m->grads[i], &m->parameters[i].tensor, err);
+        if (status == CDDP_OK)
+            status = d->fill(&m->grads[i].value, (double)((int64_t)i + 8 * (int64_t)rank + round), NULL, err);
+        if (status == CDDP_OK) status = cddp_ddp_mark_variable_ready(m->ddp, i, err);
+    }
+    return status == CDDP_OK ? cddp_ddp_backward_end(m->ddp, err) : status;
+}
+
+static cddp_status check_gradients(const model *m, const cddp_device *d, uint32_t world, int round, bool find_unused,
+                                   cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    for (size_t i = 0; i < PARAMETERS && status == CDDP_OK; i++) {
+        double sum = 0;
+        for (uint32_t r = 0; r < world; r++)
+            if (is_used(i, r, find_unused)) sum += (double)((int64_t)i + 8 * (int64_t)r + round);
+        if (find_unused && i == 9) { /* nobody's: left as it was, undefined */
+            if (m->grads[i].kind != CDDP_GRAD_UNDEFINED)
+                return cddp_error_set(err, CDDP_E_MISMATCH, "an unused parameter got a gradient");
+            continue;
+        }
+        vector v = {d, m->grads[i].value};
+        status = expect(&v, (float)(sum / world), err);
+    }
+    return status;
+}
+
+static cddp_status train(const job *j, cddp_group *group, bool views, bool find_unused, cddp_error *err)
+{
+    static model m;
+    const cddp_device *d = j->bound->device;
+    uint32_t rank = cddp_group_rank(group), world = cddp_group_size(group);
+    memset(&m, 0, sizeof m);
+    cddp_status status = model_make(&m, d, group, views, find_unused, err);
+    if (status == CDDP_OK) { /* rank 0's parameters everywhere */
+        vector v = {d, m.parameters[3].tensor};
+        status = expect(&v, 1, err);
+    }
+    for (int round = 0; round < 4 && status == CDDP_OK; round++) {
+#ifndef CDDP_NCCL_MODULE
+        uint64_t blocked = fake_cuda.synchronizations;
+#endif
+        status = backward(&m, d, rank, round, find_unused, err);
+#ifndef CDDP_NCCL_MODULE
+        /* Buckets are rebuilt in the second iteration, and the map of used parameters is read by the host. */
+        if (status == CDDP_OK && round > 1 && !find_unused && fake_cuda.synchronizations != blocked)
+            status = cddp_error_set(err, CDDP_E_STATE, "the host waited %d times",
+                                    (int)(fake_cuda.synchronizations - blocked));
+#endif
+        if (status == CDDP_OK) status = check_gradients(&m, d, world, round, find_unused, err);
+    }
+    model_drop(&m, d);
+    return status;
+}
+
+static cddp_status train_all(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    (void)rank;
+    for (int which = 0; which < 4 && status == CDDP_OK; which++) status = train(j, group, which & 1, which & 2, err);
+    return status;
+}
+
+TEST(nccl, the_reducer_averages_gradients_that_live_on_the_gpu)
+{
+    static const uint32_t sizes[] = {1, 2}; /* divisions that are exact */
+    for (size_t i = 0; i < 2; i++) {
+        job j = {.world_size = sizes[i], .body = train_all, .timeout_ns = 30 * SECOND};
+        run_job(&j);
+        assert_all_returned(&j);
+    }
+}
+
 /* ---- what goes wrong ---- */
 
 static cddp_status sizes_differ(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
@@ -510,6 +647,7 @@ int main(int argc, char **argv)
         ROW(nccl, passes_the_battery_with_guard),
         ROW(nccl, buckets_are_ordered_by_events_and_the_host_never_waits),
         ROW(nccl, a_collective_follows_the_callers_stream),
+        ROW(nccl, the_reducer_averages_gradients_that_live_on_the_gpu),
         ROW(nccl, guard_names_both_sides_of_a_size_mismatch_on_every_rank),
         ROW(nccl, a_time_out_names_rank_collective_and_sequence_number),
         ROW(nccl, abort_ends_what_is_in_flight),
