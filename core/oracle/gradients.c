@@ -93,7 +93,7 @@ static cddp_status judge_reduced(cd_oracle *o, const cd_oracle_reduction *r, con
     /* Local gradients were added up in a dtype of their own: the whole sum is no finer than the coarsest step. */
     bool is_low = r->accumulates_low && !delayed && cd_dtype_precision(r->local) < cd_dtype_precision(dtype);
     cddp_dtype coarsest = is_low ? r->local : dtype;
-    bool divided = w->divided && !casts;
+    bool divided = w->divided && (!casts || w->division == CD_ORACLE_DIVISION_CAST);
     cd_sum_rule reduction = {.dtype = dtype,
                              .divisor = divided ? 1 : r->divisor,
                              .addends = o->options.world_size + depth,

@@ -104,7 +104,8 @@ typedef struct cd_oracle_options {
 typedef enum cd_oracle_division {
     CD_ORACLE_DIVISION_ANY,        /* either form, or after the sum: bounded unless the divisor is a power of two */
     CD_ORACLE_DIVISION_RECIPROCAL, /* × fl(1/n) before the sum (GRD-03) */
-    CD_ORACLE_DIVISION_TRUE        /* ÷ n before the sum (GRD-04) */
+    CD_ORACLE_DIVISION_TRUE,        /* ÷ n before the sum (GRD-04) */
+    CD_ORACLE_DIVISION_CAST /* cast to the wire's dtype, ÷ n there, before the sum (HK-02) */
 } cd_oracle_division;
 
 typedef struct cd_oracle_reduction {

@@ -14,6 +14,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/oracle/exact_inputs.h"
+#include "core/tensor/dtype.h"
 
 void cd_window_init(cd_window *window, const cddp_allocator *allocator)
 {
@@ -175,6 +176,18 @@ cddp_status cd_start_run_rank(const cd_start *start, const cd_oracle_reduction *
     return CDDP_OK;
 }
 
+/* Cast first, then divide, one rounding each (HK-02). The quotient of a half type is computed in f64 first, which does
+** no harm: twice its precision and two bits more suffice. */
+static void divide_in_wire(cd_window *w)
+{
+    for (size_t i = 0; i < w->numbers.count; i++) {
+        unsigned char low[sizeof(double)];
+        cd_element_set(w->wire, low, w->numbers.values[i]);
+        cd_element_set(w->wire, low, cd_element_get(w->wire, low) / (double)w->divisor);
+        w->numbers.values[i] = cd_element_get(w->wire, low);
+    }
+}
+
 /* What a rank puts into the reduction of a parameter: its gradient, divided as declared by the device itself. */
 static cddp_status take_contribution(cd_window *w, const cd_oracle_parameter *meta, cd_window_parameter *p,
                                      const cddp_grad *grad, cddp_error *err)
@@ -187,6 +200,12 @@ static cddp_status take_contribution(cd_window *w, const cd_oracle_parameter *me
     }
     if (p->contributions.limbs == NULL) return CDDP_OK;
     bool is_sparse = grad->kind == CDDP_GRAD_SPARSE;
+    if (w->division == CD_ORACLE_DIVISION_CAST && meta->path != CD_ORACLE_PATH_DELAYED) {
+        CD_TRY(cd_numbers_read_gradient(&w->numbers, grad, p->contributions.numel, err));
+        divide_in_wire(w);
+        cd_wide_sum_push(&p->contributions, w->numbers.values);
+        return CDDP_OK;
+    }
     if (!w->divided || is_sparse) CD_TRY(cd_numbers_read_gradient(&w->numbers, grad, p->contributions.numel, err));
     if (w->divided) {
         if (is_sparse)
@@ -251,7 +270,8 @@ static cddp_status sum_all(cd_window *w, const cd_start *start, const cd_oracle_
 static bool holds(const cd_window *w, const cd_start *start, const cd_oracle_reduction *r)
 {
     return w->is_valid && w->step == r->step && w->micro_first == r->micro_first && w->micro_step == r->micro_step &&
-           w->divisor == r->divisor && w->division == r->division && w->digest == start->digest;
+           w->divisor == r->divisor && w->division == r->division && w->wire == r->wire &&
+           w->digest == start->digest;
 }
 
 cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction,
@@ -265,6 +285,7 @@ cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd
     w->micro_step = reduction->micro_step;
     w->divisor = reduction->divisor;
     w->division = reduction->division;
+    w->wire = reduction->wire;
     w->digest = start->digest;
     w->divided = reduction->division != CD_ORACLE_DIVISION_ANY;
     cddp_status status = make_parameters(w, start, err);

@@ -45,6 +45,7 @@ typedef struct cd_window {
     uint32_t step, micro_first, micro_step;
     uint64_t divisor, digest;
     cd_oracle_division division;
+    cddp_dtype wire;
 } cd_window;
 
 void cd_window_init(cd_window *window, const cddp_allocator *allocator);

@@ -61,8 +61,13 @@ static cddp_status declared_divisor(const cd_trainer *t, uint32_t step, uint64_t
 static cd_oracle_division declared_division(const cd_trainer *t)
 {
     const cddp_plan_ddp *ddp = &t->settings.ddp;
-    if (t->hook != NULL || t->divides_after) {
+    if (t->divides_after || t->inner_hook != NULL) {
         return CD_ORACLE_DIVISION_ANY;
+    }
+    if (t->hook != NULL) {
+        return (t->hook->flags & CDDP_HOOK_CASTS_FIRST) != 0 ? CD_ORACLE_DIVISION_CAST
+               : (t->hook->flags & CDDP_HOOK_EXACT) != 0     ? CD_ORACLE_DIVISION_TRUE
+                                                             : CD_ORACLE_DIVISION_ANY;
     }
     if (ddp->batched_grad_copy) {
         return CD_ORACLE_DIVISION_TRUE;

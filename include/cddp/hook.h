@@ -30,6 +30,7 @@ enum {
     CDDP_HOOK_STATEFUL = 1u << 2,     /* has state that a checkpoint must keep */
     CDDP_HOOK_LINEAR = 1u << 3,       /* may run on exact devices (symbol) */
     CDDP_HOOK_ROUNDED_ONCE = 1u << 5, /* gives the exact mean, rounded once: judged to half a unit in the last place */
+    CDDP_HOOK_CASTS_FIRST = 1u << 6, /* casts to wire_dtype, divides there, sums, casts back: every step is predicted */
     CDDP_HOOK_NO_COMM = 1u << 4       /* communicates nothing: replicas are expected to differ */
 };
 
