@@ -9,6 +9,11 @@
 ** row of costs is one array per link class, read from a place that moves by one each step. Segments behind the end of
 ** the data have mask 0: they arrive at time 0, which changes nothing.
 **
+** Where all chunks are full, the costs of a row are the same in every step, and after the differences between ranks
+*have
+** levelled out a step only adds the same to every number of the state. From then on the rest is one multiplication
+** (settle); it is looked for at steps 1, 2, 4, 8 ….
+**
 ** Times are doubles because the instruction set has their maximum; every value is a whole number below 2^53, so sums
 ** are exact and the result does not depend on how the loop is compiled.
 */
@@ -78,13 +83,15 @@ typedef struct tables {
     double
         *arrival; /* (2, segments, n + 1): place r + 1 is rank r's, place 0 is the last rank's again; used in turns */
     double *near_cost, *far_cost, *mask; /* (segments, 2n): by chunk, twice in a row */
-    bool has_near, has_far, is_uniform; /* uniform: all chunks are full, all links of one class */
+    double *before;                      /* (2 + segments, n) a state, to compare with the next step's */
+    bool is_full;                        /* all chunks are full: a row costs the same in every step */
+    bool has_near, has_far, is_uniform;  /* uniform: all chunks are full, all links of one class */
 } tables;
 
 size_t cd_ring_time_scratch(const cd_program *program)
 {
     size_t n = program->size, s = cd_ring_get_segments(program).per_chunk;
-    return 2 * n + 2 * s * (n + 1) + 3 * s * 2 * n;
+    return 2 * n + 2 * s * (n + 1) + 3 * s * 2 * n + (2 + s) * n;
 }
 
 static void fill_costs(const cd_ring_time *ring, tables *t)
@@ -117,6 +124,7 @@ static tables make_tables(const cd_ring_time *ring)
     t.near_cost = at += 2 * s * (n + 1);
     t.far_cost = at += s * 2 * n;
     t.mask = at += s * 2 * n;
+    t.before = at + s * 2 * n;
     for (size_t r = 0; r < n; r++) {
         uint32_t from = ring->ranks[r], to = ring->ranks[(r + n - 1) % n];
         bool far = cd_network_link(ring->network, from, to) == &ring->network->config.inter;
@@ -126,8 +134,8 @@ static tables make_tables(const cd_ring_time *ring)
         t.latency[r] = (double)cd_network_link(ring->network, from, to)->latency_ns;
     }
     fill_costs(ring, &t);
-    int64_t full = (int64_t)(n * s) * t.segments.elements;
-    t.is_uniform = full == ring->program.numel && t.has_near != t.has_far;
+    t.is_full = (int64_t)(n * s) * t.segments.elements == ring->program.numel;
+    t.is_uniform = t.is_full && t.has_near != t.has_far;
     return t;
 }
 
@@ -149,14 +157,67 @@ static void run_row(const cd_ring_time *ring, tables *t, size_t j, size_t first,
     next[t->n] = next[0]; /* what rank 0 passed on arrives at the last rank */
 }
 
+/* Arrivals of segment j that the next step will look at. */
+static double *arrivals(const tables *t, size_t j, size_t turn)
+{
+    return t->arrival + (turn * t->segments.per_chunk + j) * (t->n + 1);
+}
+
+static void run_step(const cd_ring_time *ring, tables *t, size_t step)
+{
+    for (size_t j = 0; j < t->segments.per_chunk; j++) run_row(ring, t, j, (2 + step) % t->n, (step + 1) % 2);
+}
+
+static void keep_state(const cd_ring_time *ring, const tables *t, size_t turn)
+{
+    size_t n = t->n;
+    memcpy(t->before, ring->time, n * sizeof(double));
+    memcpy(t->before + n, ring->port, n * sizeof(double));
+    for (size_t j = 0; j < t->segments.per_chunk; j++)
+        memcpy(t->before + (2 + j) * n, arrivals(t, j, turn) + 1, n * sizeof(double));
+}
+
+static bool differs_by(const double *now, const double *before, double delta, size_t n)
+{
+    for (size_t r = 0; r < n; r++)
+        if (now[r] - before[r] != delta) return false;
+    return true;
+}
+
+/* True when the step that led here added the same to everything; then the rest is added at once. */
+static bool settle(const cd_ring_time *ring, tables *t, size_t turn, size_t steps_left)
+{
+    size_t n = t->n, segments = t->segments.per_chunk;
+    double delta = ring->time[0] - t->before[0], rest = delta * (double)steps_left;
+    bool same = differs_by(ring->time, t->before, delta, n) && differs_by(ring->port, t->before + n, delta, n);
+    for (size_t j = 0; same && j < segments; j++)
+        same = differs_by(arrivals(t, j, turn) + 1, t->before + (2 + j) * n, delta, n);
+    if (!same) return false;
+    /* The last step reads the arrivals of its own parity: both places get them. */
+    for (size_t r = 0; r < n; r++) {
+        ring->time[r] += rest;
+        ring->port[r] += rest;
+    }
+    for (size_t j = 0; j < segments; j++)
+        for (size_t r = 0; r <= n; r++) {
+            arrivals(t, j, turn)[r] += rest;
+            arrivals(t, j, 1 - turn)[r] = arrivals(t, j, turn)[r];
+        }
+    return true;
+}
+
 void cd_ring_time_run(const cd_ring_time *ring)
 {
     tables t = make_tables(ring);
     size_t n = t.n, steps = 2 * (n - 1), segments = t.segments.per_chunk;
     memset(t.arrival, 0, 2 * segments * (n + 1) * sizeof *t.arrival);
     for (size_t j = 0; j < segments; j++) run_row(ring, &t, j, 1, 0);
-    for (size_t step = 0; step + 1 < steps; step++)
-        for (size_t j = 0; j < segments; j++) run_row(ring, &t, j, (2 + step) % n, (step + 1) % 2);
+    for (size_t step = 0; step + 1 < steps; step++) {
+        bool looks = t.is_full && step > 1 && (step & (step - 1)) == 0; /* the first steps are not like the others */
+        if (looks) keep_state(ring, &t, (step + 1) % 2);
+        run_step(ring, &t, step);
+        if (looks && settle(ring, &t, step % 2, steps - 2 - step)) break;
+    }
     for (size_t j = 0; j < segments; j++)
         for (size_t r = 0; r < n; r++)
             ring->time[r] = later(ring->time[r], t.arrival[((steps % 2) * segments + j) * (n + 1) + r + 1]);

@@ -31,7 +31,8 @@ void cd_group_audit(const cddp_group *g)
 {
     CD_ASSERT(g->in_flight <= g->works_max); /* G3 */
     uint32_t busy = 0;
-    for (uint32_t i = 0; i < g->works_max; i++) {
+    CD_ASSERT(g->works_made <= g->works_max);
+    for (uint32_t i = 0; i < g->works_made; i++) {
         const cddp_work *w = &g->works[i];
         busy += w->busy;
         CD_ASSERT(!w->busy || w->backend_work != NULL);           /* G2 */
@@ -121,17 +122,12 @@ cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **gr
     g->works_max = options->works_max != 0 ? options->works_max : 1024;
     g->name = cd_strdup(a, spec->name);
     g->members = cd_allocate_array(a, spec->group_size, sizeof *g->members);
-    g->works = cd_allocate_array(a, g->works_max, sizeof *g->works);
+    g->works = cd_allocate(a, g->works_max * sizeof *g->works);
     if (g->name == NULL || g->members == NULL || g->works == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, spec->group_size);
         goto out;
     }
     memcpy(g->members, spec->members, spec->group_size * sizeof *g->members);
-    for (uint32_t i = g->works_max; i-- > 0;) {
-        g->works[i].group = g;
-        g->works[i].next_free = g->free_works;
-        g->free_works = &g->works[i];
-    }
     CD_TRY_OUT(g->table.open(g->backend, g->rank, spec, &g->backend_group, err));
     CD_EMIT(g->tracer, group, g->name, .group = g->id, .members = g->group_size, .group_rank = g->group_rank,
             .members_digest = (int64_t)members_digest(g), .order = g->table.capabilities.order);
@@ -148,7 +144,7 @@ void cddp_group_destroy(cddp_group *group)
     if (group->backend_group != NULL) {
         CD_EMIT(group->tracer, group_close, NULL, .group = group->id, .sequence = (int64_t)group->sequence,
                 .outstanding = group->in_flight);
-        for (uint32_t i = 0; i < group->works_max; i++)
+        for (uint32_t i = 0; i < group->works_made; i++)
             if (group->works[i].busy) group->table.release(group->backend_group, group->works[i].backend_work);
         group->table.close(group->backend_group);
     }
@@ -200,10 +196,21 @@ static uint64_t bytes_given(const cddp_group *g, const cddp_collective *c)
     return sends ? (uint64_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype) : 0;
 }
 
+/* One that was used before, else the next one of the memory made at creation; NULL: all are in flight. */
+static cddp_work *find_work(cddp_group *group)
+{
+    if (group->free_works == NULL && group->works_made < group->works_max) {
+        cddp_work *w = &group->works[group->works_made++];
+        *w = (cddp_work){.group = group};
+        group->free_works = w;
+    }
+    return group->free_works;
+}
+
 cddp_status cddp_group_post(cddp_group *group, cddp_collective *collective, cddp_work **work, cddp_error *err)
 {
     CD_TRY(cd_operands_check(group, collective, err));
-    cddp_work *w = group->free_works;
+    cddp_work *w = find_work(group);
     if (w == NULL)
         return cd_fail(err, CDDP_E_LIMIT, "group '%s' already has %u operations in flight", group->name, group->works_max);
     collective->size = sizeof *collective;

@@ -25,6 +25,7 @@ struct cddp_group {
     uint32_t *members; /* (group_size) world ranks */
     uint32_t group_rank, group_size, id;
     uint32_t works_max, in_flight;
+    uint32_t works_made; /* so many have been used so far; the memory of the others has not been touched */
     uint64_t sequence;
     uint64_t bytes; /* of inputs posted so far */
     uint64_t timeout_ns;

@@ -113,6 +113,32 @@ TEST(model, a_network_port_that_ranks_share_is_a_bottleneck)
     assert_true(alone < bound);
 }
 
+/* Full chunks: after a while every step adds the same, and the rest is added at once. */
+TEST(model, a_ring_that_has_settled_agrees_with_messages_too)
+{
+    static const uint32_t sizes[] = {16, 37, 64}, nodes[] = {0, 8};
+    static const uint64_t late[] = {0, 13, 977, 400000};
+    for (size_t s = 0; s < 3; s++)
+        for (size_t k = 0; k < 2; k++)
+            for (size_t l = 0; l < 4; l++)
+                for (int gloo = 0; gloo < 2; gloo++) {
+                    /* Gloo cuts a chunk into two segments at least */
+                    job model = {.op = CDDP_OP_ALLREDUCE, .n = (int64_t)sizes[s] * 2 * 300, .late_ns = late[l]},
+                        messages = model;
+                    cd_sim_config c = CD_SIM_CONFIG_INIT;
+                    c.world_size = sizes[s];
+                    c.algorithm = gloo ? CD_ALGORITHM_gloo_ring : CD_ALGORITHM_ring;
+                    c.network = (cd_network_config){.ranks_per_node = nodes[k],
+                                                    .intra = *cd_link_get(CD_LINK_nvlink_a100),
+                                                    .inter = *cd_link_get(CD_LINK_ethernet_100g)};
+                    time_of(&model, c, CD_SIM_MODEL);
+                    time_of(&messages, c, CD_SIM_MESSAGES);
+                    cd_test_row("%u ranks in nodes of %u, late by %llu, gloo %d", sizes[s], nodes[k],
+                                (unsigned long long)late[l], gloo);
+                    for (uint32_t r = 0; r < sizes[s]; r++) assert_int_equal(model.ended[r], messages.ended[r]);
+                }
+}
+
 typedef struct shared_job {
     uint64_t early_ns, late_ns; /* when rank 0 had computed, when its operation had ended */
 } shared_job;
@@ -183,5 +209,6 @@ TEST(model, jitter_comes_from_the_seed)
 TEST_MAIN(ROW(model, agrees_with_messages_to_the_nanosecond_without_contention),
           ROW(model, the_ring_takes_two_times_n_minus_one_steps),
           ROW(model, a_network_port_that_ranks_share_is_a_bottleneck),
+          ROW(model, a_ring_that_has_settled_agrees_with_messages_too),
           ROW(model, computing_beside_a_transfer_takes_longer_for_as_long_as_it_lasts),
           ROW(model, jitter_comes_from_the_seed))

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The real reducer for many simulated ranks: two iterations, the second with rebuilt buckets; every bucket a ring
+*all-reduce timed as a graph.
+**
+**     scale_bench [MODEL [RANKS…]]     MODEL: resnet50 or gpt2 (1.5 billion parameters); without: a curve of both
+**     scale_bench --limits MODEL RANKS SECONDS GIB     fails when CPU time or memory is more
+**
+** One line per number of ranks: buckets, CPU time in all and per rank and bucket, memory of the process at its peak.
+** CPU time, because one thread does it all, and the machine may have other things to do.
+*/
+#define _POSIX_C_SOURCE 200809L
+#include "backends/sim/sim_backend.h"
+#include "cddp/ddp.h"
+#include "core/base/error.h"
+#include "core/base/prng.h"
+#include "core/model/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct job {
+    const cd_model *model;
+    cddp_backend backend;
+    uint32_t *all;
+    uint32_t buckets;
+    uint64_t ended_ns;
+} job;
+
+static const struct {
+    const char *name, *type, *options;
+} models[] = {{"resnet50", "resnet", "depth=50"}, {"gpt2", "gpt2", "parameters=1.5B"}};
+
+static void die(const cddp_error *err)
+{
+    fprintf(stderr, "scale_bench: %s\n", err->message);
+    exit(EXIT_FAILURE);
+}
+
+static cddp_status iterate(cddp_rank *rank, job *j, cddp_ddp *ddp, size_t count, cddp_error *err)
+{
+    CD_TRY(cddp_ddp_forward_begin(ddp, true, err));
+    CD_TRY(rank->ops->compute(rank, 30000000, "forward", err));
+    CD_TRY(cddp_ddp_forward_end(ddp, NULL, err));
+    for (size_t i = count; i-- > 0;) { /* the last layer first */
+        CD_TRY(rank->ops->compute(rank, 400000, "backward", err));
+        CD_TRY(cddp_ddp_mark_variable_ready(ddp, i, err));
+    }
+    CD_TRY(cddp_ddp_backward_end(ddp, err));
+    j->buckets = cddp_ddp_bucket_count(ddp);
+    j->ended_ns = rank->ops->now_ns(rank);
+    return CDDP_OK;
+}
+
+/* Parameters are everybody's, since they hold nothing; gradients are the rank's own. */
+static cddp_status program(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    job *j = argument;
+    const cd_module *module = j->model->module;
+    const size_t count = module->parameter_count;
+    cddp_status status = CDDP_OK;
+    cddp_group *group = NULL;
+    cddp_ddp *ddp = NULL;
+    cddp_grad *grads = calloc(count, sizeof *grads);
+    cddp_parameter *parameters = calloc(count, sizeof *parameters);
+    if (grads == NULL || parameters == NULL) {
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory for rank %u", rank->rank);
+        goto out;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const cd_parameter *p = &module->parameters[i];
+        parameters[i] =
+            (cddp_parameter){.name = p->name, .tensor = p->tensor, .grad = &grads[i], .requires_grad = true};
+    }
+    cddp_group_options o = {.size = sizeof o, .backend = &j->backend, .rank = rank};
+    o.spec = (cddp_group_spec){.size = sizeof o.spec,
+                               .name = "world",
+                               .group_rank = rank->rank,
+                               .group_size = rank->world_size,
+                               .members = j->all};
+    CD_TRY_OUT(cddp_group_create(&o, &group, err));
+    cddp_ddp_options options = cddp_ddp_options_default();
+    options.parameters = parameters;
+    options.parameter_count = count;
+    options.group = group;
+    options.gradient_as_bucket_view = true;
+    CD_TRY_OUT(cddp_ddp_create(&options, &ddp, err));
+    for (int i = 0; i < 2; i++) CD_TRY_OUT(iterate(rank, j, ddp, count, err)); /* the second has rebuilt buckets */
+out:
+    cddp_ddp_destroy(ddp);
+    for (size_t i = 0; grads != NULL && i < count; i++) cddp_grad_fini(&grads[i]);
+    cddp_group_destroy(group);
+    free(parameters);
+    free(grads);
+    return status;
+}
+
+static double cpu_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+typedef struct limits {
+    double seconds, gib;
+} limits;
+
+static bool measure(size_t m, uint32_t ranks, const limits *most)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_sim *sim = NULL;
+    cd_model *model = NULL;
+    const cd_prng prng = cd_prng_seed(1);
+    const cd_model_options mo = {.name = models[m].type,
+                                 .options = models[m].options,
+                                 .dtype = CDDP_F32,
+                                 .device = cddp_device_shape(),
+                                 .prng = &prng};
+    if (cd_model_create(&mo, &model, &err) != CDDP_OK) die(&err);
+    job j = {.model = model, .all = calloc(ranks, sizeof *j.all)};
+    cddp_rank_result *results = calloc(ranks, sizeof *results);
+    if (j.all == NULL || results == NULL) exit(EXIT_FAILURE);
+    for (uint32_t i = 0; i < ranks; i++) j.all[i] = i;
+    cd_sim_config config = CD_SIM_CONFIG_INIT;
+    config.world_size = ranks;
+    config.stack_bytes = 32768;
+    config.heap_bytes = ((size_t)256 << 20) + ((size_t)4 << 20) * ranks; /* reserved; touched pages cost */
+    config.algorithm = CD_ALGORITHM_ring;
+    config.transport = CD_SIM_MODEL;
+    config.network.ranks_per_node = 8;
+    config.network.intra = *cd_link_get(CD_LINK_nvlink_a100);
+    config.network.inter = *cd_link_get(CD_LINK_infiniband_hdr);
+    double start = cpu_s();
+    if (cd_sim_create(&config, &sim, &err) != CDDP_OK) die(&err);
+    j.backend = cd_sim_backend(sim);
+    if (cd_sim_ops()->launch(sim, program, &j, results, &err) != CDDP_OK) die(&err);
+    for (uint32_t i = 0; i < ranks; i++)
+        if (results[i].status != CDDP_OK) die(&results[i].error);
+    double seconds = cpu_s() - start;
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    printf("%-9s %6u ranks %4u buckets  %8.3f s  %7.3f us per rank and bucket  %7.3f GiB  virtual %.3f s\n",
+           models[m].name, ranks, j.buckets, seconds, seconds * 1e6 / ((double)ranks * j.buckets),
+           (double)usage.ru_maxrss / (1 << 20), (double)j.ended_ns / 1e9);
+    cd_sim_destroy(sim);
+    cd_model_destroy(model);
+    free(results);
+    free(j.all);
+    return seconds <= most->seconds && (double)usage.ru_maxrss / (1 << 20) <= most->gib;
+}
+
+/* In a process of its own, so that its peak of memory is its own. */
+static int measure_alone(size_t m, uint32_t ranks, const limits *most)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        bool good = measure(m, ranks, most);
+        fflush(stdout);
+        _exit(good ? EXIT_SUCCESS : EXIT_FAILURE);
+    }
+    int state = 1;
+    return child < 0 || waitpid(child, &state, 0) != child || state != 0;
+}
+
+int main(int argc, char **argv)
+{
+    int failed = 0;
+    limits most = {1e9, 1e9};
+    if (argc > 1 && strcmp(argv[1], "--limits") == 0) {
+        if (argc != 6) return fprintf(stderr, "usage: scale_bench --limits MODEL RANKS SECONDS GIB\n"), 2;
+        most = (limits){strtod(argv[4], NULL), strtod(argv[5], NULL)};
+        argv++;
+        argc = 3;
+    }
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
+        if (argc > 1 && strcmp(argv[1], models[m].name) != 0) continue;
+        for (int i = 2; i < argc; i++) failed |= measure_alone(m, (uint32_t)strtoul(argv[i], NULL, 10), &most);
+        for (uint32_t ranks = 64; argc <= 2 && ranks <= 16384; ranks *= 4) failed |= measure_alone(m, ranks, &most);
+    }
+    return failed;
+}
