@@ -3,7 +3,7 @@
 # run_all.sh [BUILD]: builds and runs everything that needs a GPU, on a machine with a C compiler, CUDA, NCCL and CMake,
 # in less than ten minutes; nothing is downloaded. BUILD is the folder to build in (default: build/gpu of this tree).
 #
-# Where SQLite, toml++ and cmocka are missing, too, the store, the scenario reader and the program are left out
+# Where SQLite, toml++, xxHash or cmocka are missing the store, the scenario reader and the program are left out
 # (CDDP_VERIFIER=OFF), and with them the catalogue; kernels, device, backend and the copy bench still run.
 # Exit code 0: everything that ran passed, and at least the kernels ran on a GPU. 77: there is no GPU here. 1: something failed.
 set -u
