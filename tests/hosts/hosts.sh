@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# hosts.sh HOST_TOOL GLOO.so: Gloo between four hosts, which are network namespaces of this machine.
+# hosts.sh HOST_TOOL GLOO.so [MPIRUN MPI_RANK]: Gloo, and Open MPI, between four hosts, which are network namespaces of this machine.
 #
 #     h0 ── h1 ── h2 ── h3      10.77.0.1 … 4, each on a bridge in a fifth namespace
 #
 # Nothing leaves these namespaces, and they go away at the end. What this machine does not permit is skipped, saying
 # what it was. Every run is bounded; a rank that cannot go on says why, and every shard is merged.
 set -u
-tool=$1 gloo=$2
+tool=$1 gloo=$2 mpirun=${3:-} mpi_rank=${4:-}
 tag="cd$$"
 work=$(mktemp -d)
 failed=0
@@ -149,6 +149,51 @@ fi
 relay=
 ip -n "$tag-sw" link del p3 2> /dev/null
 ip -n "$tag-sw" link add p3 type veth peer name eth0 netns "$tag-h3" && join_bridge 3
+
+# Open MPI: what starts its daemons on a host is a script that enters the namespace, as ssh enters a host. Every host has a
+# name of its own, because Open MPI takes two of one name for one.
+mpi_agent() {
+    cat > "$work/agent" << AGENT
+#!/usr/bin/env bash
+while [ "\${1#-}" != "\$1" ]; do shift; done
+host=\$((\${1##*.} - 1))
+shift
+exec ip netns exec $tag-h\$host unshare --uts bash -c "hostname host\$host; \$*"
+AGENT
+    chmod +x "$work/agent"
+}
+mpi_start() { # in the background; $! is mpirun's
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,tcp
+    export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_oob_tcp_if_include=eth0 OMPI_MCA_btl_tcp_if_include=eth0
+    printf 'leak:%s\n' libopen-pal libopen-rte libmpi libpmix mca_ libevent libhwloc > "$work/suppressions"
+    export LSAN_OPTIONS="suppressions=$work/suppressions:print_suppressions=0" ASAN_OPTIONS="fast_unwind_on_malloc=0:${ASAN_OPTIONS:-}"
+    began=$(date +%s%N)
+    on h0 unshare --uts bash -c "hostname host0; exec timeout -k 5 200 '$mpirun' --host 10.77.0.1,10.77.0.2,10.77.0.3,10.77.0.4 -np 4 \
+        --mca plm_rsh_agent '$work/agent' -x LSAN_OPTIONS -x ASAN_OPTIONS '$mpi_rank'" > "$work/mpi" 2>&1 &
+    ranks=($!)
+}
+if [ -n "$mpi_rank" ] && reason=$(unshare --uts hostname host0 2>&1); then
+    mpi_agent
+    mpi_start
+    wait "${ranks[0]}" || complain "Open MPI on four hosts: $(tail -20 "$work/mpi")"
+    echo "Open MPI on four hosts: passed the battery, $((($(date +%s%N) - began) / 1000000)) ms"
+    mpi_start
+    for _ in $(seq 300); do
+        [ "$(ip netns pids "$tag-h2" | xargs -r ps -o comm= -p 2> /dev/null | grep -c "$(basename "$mpi_rank" | cut -c1-15)")" -gt 0 ] && break
+        sleep 0.1
+    done
+    kill -9 $(ip netns pids "$tag-h2")
+    cut=$(date +%s%N)
+    wait "${ranks[0]}" && complain "mpirun calls a job good whose host 2 died"
+    after=$((($(date +%s%N) - cut) / 1000000))
+    # MPI 4.1 has no way to tell its ranks: the launcher sees the daemon go, ends the job and names the host.
+    grep -qE "host2|10\.77\.0\.3" "$work/mpi" || complain "mpirun does not name the dead host: $(cat "$work/mpi")"
+    [ "$after" -lt 10000 ] || complain "mpirun took $after ms to end a job whose host 2 died"
+    echo "a dead host under mpirun: the launcher names it and ends the job, $after ms"
+    ranks=()
+else
+    echo "no Open MPI here: ${reason:-this build has none}"
+fi
 
 start 1000000 262144 2000
 under_way "a cut link"
