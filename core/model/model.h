@@ -46,6 +46,7 @@ struct cd_model {
     char *options;            /* copy that texts in the record point into */
     size_t options_bytes;
     cd_field inputs[CD_BATCH_FIELDS_MAX];
+    bool exchanges_statistics; /* synchronised batch norm: the graph's callbacks must reach the other ranks */
     uint32_t input_count;
     cd_field targets[CD_MODEL_OUTPUTS_MAX]; /* one per output, same name */
     uint32_t output_count;

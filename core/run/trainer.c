@@ -298,6 +298,10 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
                                               t->settings.train.pass_us_per_mb);
     }
     CD_TRY(cd_replica_create(&replica, &t->replica, err));
+    if (t->replica->model->exchanges_statistics && t->plan->world.size > 1) {
+        return cd_fail(err, CDDP_E_CONFIG, "model '%s' has synchronised batch norm, whose statistics a scenario does not exchange "
+                                           "between ranks: use norm=batch, or world.size = 1", t->settings.model.name);
+    }
     CD_TRY(allocate_arrays(t, err));
     sum_backward_weights(t);
     cd_trainer_refresh_views(t);

@@ -48,6 +48,7 @@ static cddp_status build_stage(cd_model *model, cnn *m, uint32_t i, cddp_error *
     CD_TRY(cd_module_push(model->module, err, "bn%u", (unsigned)i + 1));
     CD_TRY(cd_batch_norm_register(model->module, spec.out, model->dtype, &m->norms[i], err));
     m->norms[i].synchronised = m->norm == NORM_SYNC;
+    model->exchanges_statistics = m->norm == NORM_SYNC;
     cd_module_pop(model->module);
     return CDDP_OK;
 }

@@ -55,6 +55,7 @@ static cddp_status build_norm(cd_model *model, mlp *m, uint32_t layer, cddp_erro
     CD_TRY(cd_module_push(model->module, err, "%u", (unsigned)layer));
     CD_TRY(cd_batch_norm_register(model->module, width, model->dtype, &m->batch_norms[layer], err));
     m->batch_norms[layer].synchronised = m->norm == NORM_SYNC;
+    model->exchanges_statistics = m->norm == NORM_SYNC;
     cd_module_pop(model->module);
     cd_module_pop(model->module);
     return CDDP_OK;

@@ -6,6 +6,8 @@
 ** anywhere is averaged. Buckets of several dtypes are left over in an order that PyTorch does not specify (BKT-07), so
 ** layouts with f64 parameters are compared as sets of buckets.
 **
+** Hooks are the plain all-reduce and the fp16 cast (TI-D-21, TI-D-22).
+**
 ** The collectives that rank 0 issues in an iteration are compared in kind, number of elements, dtype and order. Real layers
 ** run through the model engine on inputs that never round, so that their bits do not depend on how a matrix is multiplied.
 */

@@ -70,6 +70,7 @@ static void run(plan *p)
 }
 
 /* AVG-03, upstream's own example. */
+/* TI-G-01, TI-G-03 */
 TEST(averager, levels_average_when_upstream_says)
 {
     static plan p = {.levels = {{2, 2}, {4, 4}, {8, 8}}, .level_count = 3, .warmup = 10, .hierarchical = true};
@@ -90,6 +91,7 @@ TEST(averager, levels_average_when_upstream_says)
 }
 
 /* AVG-01: counted from the end of the warm-up, unlike AVG-03. */
+/* TI-G-02 */
 TEST(averager, a_periodic_one_counts_from_its_warm_up)
 {
     static plan p = {.levels = {{4, 8}}, .level_count = 1, .warmup = 10};
@@ -126,6 +128,7 @@ static cddp_status refuse(cddp_rank *rank, void *argument, cddp_error *err)
     return CDDP_OK;
 }
 
+/* TI-G-05 */
 TEST(averager, refuses_settings_that_cannot_work_by_name)
 {
     static sim_fixture f;

@@ -213,7 +213,7 @@ LAB(hook, result_is_used_verbatim, 3) /* HOOK-08, TI-D-08 */
     CHECK(lane_value(l, 0) == 7.0);
 }
 
-/* TI-D-19: stages. Sum, then × 10, then a second sum over ranks, then ÷ 2: for gradients 1, W=2: 1·2·10·2/2 = 20. */
+/* TI-D-19, TI-C-06: stages. Sum, then × 10, then a second sum over ranks, then ÷ 2: for gradients 1, W=2: 1·2·10·2/2 = 20. */
 static cddp_status last_stage(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
 {
     (void)self;

@@ -221,6 +221,7 @@ TEST(powersgd, leaves_what_does_not_pay_uncompressed)
     assert_true(error_of(&j, 2) > 0.1);
 }
 
+/* PSG-11, TI-M-14 */
 TEST(powersgd, is_lossless_at_full_rank)
 {
     job_of(&cd_hook_powersgd, "start_powerSGD_iter=2,matrix_approximation_rank=12,min_compression_rate=0");
@@ -392,6 +393,7 @@ static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *e
     return CDDP_OK;
 }
 
+/* TI-D-20 */
 TEST(powersgd, refuses_settings_that_cannot_work_by_name)
 {
     sim_fixture f;
