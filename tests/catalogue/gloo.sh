@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # gloo.sh PROGRAM SCENARIO…: the scenarios on real processes over Gloo end as they do on the simulator. Left out is what
 # only a simulator can do: planted faults, choosers, device symbol or shape, bounded slots, scenarios of planted hooks,
-# and ranks that wait for ever (real ones wait for the transport's time-out).
+# worlds of dozens of ranks (same_with), and ranks that wait for ever (real ones wait for the transport's time-out).
 set -u
 program=$1
 shift
 passed=0 failed=0 skipped=0
 for scenario in "$@"; do
-    if grep -qE '^\[\[fault\]\]|device = "(symbol|shape)"|^chooser|in_flight_max|name = "plant_|I-LIVE' "$scenario"; then
+    if grep -qE '^\[\[fault\]\]|device = "(symbol|shape)"|^chooser|in_flight_max|same_with|name = "plant_|I-LIVE' "$scenario"; then
         skipped=$((skipped + 1))
         continue
     fi
