@@ -3,6 +3,8 @@
 ** CDDP_E_NOMEM and a message says what there was no memory for. A new constructor is a new row. */
 #include "cddp/cddp.h"
 #include "cddp/composition.h"
+#include "core/hooks/averager.h"
+#include "core/hooks/hook.h"
 
 #include "core/base/error.h"
 #include "core/trace/sink.h"
@@ -55,9 +57,9 @@ static cddp_status makes_tracer(const cddp_allocator *a, void *argument, cddp_er
     return status;
 }
 
-static cddp_status makes_group(const cddp_allocator *a, void *argument, cddp_error *err)
+/* With a body that is given the group. */
+static cddp_status with_group(const cddp_allocator *a, cddp_status (*body)(cddp_group *group, cddp_error *err), cddp_error *err)
 {
-    (void)argument;
     cddp_solo_world *world = NULL;
     cddp_group *group = NULL;
     CD_TRY(solo(a, &world, err));
@@ -67,9 +69,96 @@ static cddp_status makes_group(const cddp_allocator *a, void *argument, cddp_err
                                   .spec = {.name = "default", .group_size = 1, .members = members},
                                   .works_max = 8};
     cddp_status status = cddp_group_create(&options, &group, err);
+    if (status == CDDP_OK) status = body(group, err);
     cddp_group_destroy(group);
     cddp_solo_world_close(world);
     return status;
+}
+
+static cddp_status empty_body(cddp_group *group, cddp_error *err)
+{
+    (void)group;
+    (void)err;
+    return CDDP_OK;
+}
+
+static cddp_status makes_group(const cddp_allocator *a, void *argument, cddp_error *err)
+{
+    (void)argument;
+    return with_group(a, empty_body, err);
+}
+
+static cddp_status subset_body(cddp_group *group, cddp_error *err)
+{
+    cddp_group *part = NULL;
+    const cddp_group_subset subset = {.size = sizeof subset, .name = "part", .member_count = 1, .members = members};
+    cddp_status status = cddp_group_create_subset(group, &subset, &part, err);
+    cddp_group_destroy(part);
+    return status;
+}
+
+static cddp_status makes_subset(const cddp_allocator *a, void *argument, cddp_error *err)
+{
+    (void)argument;
+    return with_group(a, subset_body, err);
+}
+
+static cddp_status averager_body(cddp_group *group, cddp_error *err)
+{
+    const cd_averager_level level = {.period = 1, .group_size = 1};
+    cd_averager *averager = NULL;
+    float value = 1;
+    int64_t one = 1;
+    cddp_tensor parameter = cddp_tensor_of(cddp_device_cpu(), &value, 0, CDDP_F32, &one, 1);
+    cddp_grad grad = {.kind = CDDP_GRAD_DENSE}, *gradients[1] = {&grad};
+    cddp_status status = cd_averager_create(
+        &(cd_averager_options){.group = group, .levels = &level, .level_count = 1, .hierarchical = true}, &averager, err);
+    if (status == CDDP_OK) status = cd_averager_step(averager, &parameter, gradients, 1, err);
+    cd_averager_destroy(averager);
+    return status;
+}
+
+static cddp_status makes_averager(const cddp_allocator *a, void *argument, cddp_error *err)
+{
+    (void)argument;
+    return with_group(a, averager_body, err);
+}
+
+/* One micro-step that spills beyond what a double holds, and its reduction. */
+static cddp_status run_reproducible(void *self, cddp_group *group, cddp_error *err)
+{
+    float large[2] = {0x1p100f, 1}, small[2] = {1, 0x1p-100f};
+    const uint32_t id = 0;
+    const int64_t two = 2, zero = 0;
+    cddp_tensor a = cddp_tensor_of(cddp_device_cpu(), large, 0, CDDP_F32, &two, 1), b = a;
+    b.storage = small;
+    cddp_grad_bucket bucket = {.size = sizeof bucket, .bucket_count = 1, .is_last = true, .buffer = a, .parameter_count = 1,
+                               .parameter_ids = &id, .offsets = &zero, .lengths = &two, .gradients = &a, .parameters = &a};
+    cddp_future future = {.size = sizeof future};
+    cd_hook_reproducible.begin_backward(self);
+    CD_TRY(cd_hook_reproducible.accumulate(self, 0, &a, err));
+    CD_TRY(cd_hook_reproducible.accumulate(self, 0, &b, err));
+    cddp_status status = cd_hook_reproducible.run(self, &bucket, group, &future, err);
+    for (bool complete = false; status == CDDP_OK && !complete;) status = cd_future_advance(&future, self, &bucket, &complete, err);
+    cd_future_abandon(&future);
+    return status;
+}
+
+static cddp_status reproducible_body(cddp_group *group, cddp_error *err)
+{
+    void *self = NULL;
+    const cddp_hook_context context = {.size = sizeof context, .group = group, .allocator = cddp_group_world_rank(group)->allocator,
+                                       .accumulates = true, .averages_contributions = true};
+    CD_TRY(cd_hook_reproducible.create(&context, &self, err));
+    cddp_status status = run_reproducible(self, group, err);
+    cd_hook_reproducible.destroy(self);
+    return status;
+}
+
+static cddp_status makes_reproducible(const cddp_allocator *a, void *argument, cddp_error *err)
+{
+    (void)argument;
+    return with_group(a, reproducible_body, err);
 }
 
 static cddp_status makes_registry(const cddp_allocator *a, void *argument, cddp_error *err)
@@ -215,6 +304,9 @@ TEST(out_of_memory, no_constructor_leaves_anything_behind)
         {"cddp_process_world_open", makes_process_world, 2},
         {"cddp_tracer_create", makes_tracer, 2},
         {"cddp_group_create", makes_group, 5},
+        {"cddp_group_create_subset", makes_subset, 6},
+        {"cd_averager_create", makes_averager, 6},
+        {"the reproducible hook", makes_reproducible, 10},
         {"cddp_registry_create", makes_registry, 2},
         {"cddp_ddp_create", makes_ddp, 10},
         {"cddp_composition_open", makes_composition_before, 20},
