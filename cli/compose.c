@@ -141,6 +141,7 @@ static cddp_status open_sim(cd_compose *c, cddp_error *err)
     CD_TRY(find_link("network.intra_link", network->intra_link, &config.network.intra, err));
     config.network.ranks_per_node = (uint32_t)network->ranks_per_node;
     config.network.jitter_ns = network->jitter_ns;
+    config.delay_permille = (uint32_t)plan->schedule.delay_permille;
     config.compute_permille = (uint32_t)network->compute_permille;
     config.world_size = (uint32_t)plan->world.size;
     config.seed = plan->world.seed;

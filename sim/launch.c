@@ -40,6 +40,8 @@ static cddp_status check_config(const cd_sim_config *c, cddp_error *err)
         return cd_fail(err, CDDP_E_CONFIG, "there is no transport %d", (int)c->transport);
     if (c->stack_bytes != 0 && c->stack_bytes < 16384)
         return cd_fail(err, CDDP_E_CONFIG, "a rank's stack of %zu bytes is too small; at least 16384", c->stack_bytes);
+    if (c->delay_permille > 1000000)
+        return cd_fail(err, CDDP_E_CONFIG, "delay_permille of %u: a thousand times its time is the most", c->delay_permille);
     if (c->compute_permille > 1000000)
         return cd_fail(err, CDDP_E_CONFIG, "compute_permille of %u: a thousand times slower is the most",
                        c->compute_permille);
@@ -278,6 +280,19 @@ static cddp_status pass_sharing(cddp_rank *port, uint64_t work_ns, cddp_error *e
     return CDDP_OK;
 }
 
+/* As planned, or later: a rank that is slow this time, so that others are ahead of it. */
+static uint64_t choose_delay(cd_sim *sim, uint32_t rank, uint64_t duration_ns)
+{
+    const uint64_t permilles[2] = {0, sim->host->config.delay_permille};
+    cddp_choice choice = {.size = sizeof choice,
+                          .kind = CDDP_CHOICE_DELAY,
+                          .rank = rank,
+                          .option_count = 2,
+                          .options = permilles,
+                          .name = "delay"};
+    return permilles[1] == 0 ? 0 : duration_ns * permilles[cd_sim_choose(sim, &choice)] / 1000;
+}
+
 static cddp_status compute(cddp_rank *port, uint64_t duration_ns, const char *label, cddp_error *err)
 {
     cd_sim *sim = port->world;
@@ -287,10 +302,12 @@ static cddp_status compute(cddp_rank *port, uint64_t duration_ns, const char *la
     const uint32_t *slow = sim->host->slow;
     if (rank->slow_until_ns <= sim->now_ns) rank->slow_permille = 1000;
     uint64_t permille = (uint64_t)rank->slow_permille * (slow != NULL ? slow[port->rank] : 1000) / 1000;
-    if (duration_ns > UINT64_MAX / 4 / (permille + 1))
+    if (duration_ns > UINT64_MAX / 4 / (permille + 1) / (sim->host->config.delay_permille + 1))
         return cd_fail(err, CDDP_E_ARG, "rank %u cannot compute for %llu ns", port->rank,
                        (unsigned long long)duration_ns);
     duration_ns = duration_ns * permille / 1000;
+    duration_ns += choose_delay(sim, port->rank, duration_ns);
+    if (cd_sim_is_over_for(sim, rank)) return over(port, err); /* while it chose */
     CD_SIM_EMIT(sim, compute, label, .duration = (int64_t)duration_ns, .who = port->rank);
     rank->times.compute_ns += duration_ns;
     uint32_t shared = sim->host->config.compute_permille;

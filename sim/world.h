@@ -46,6 +46,7 @@ typedef struct cd_sim_config {
     cd_sim_transport transport;
     cd_sim_completion completion;
     cd_network_config network;
+    uint32_t delay_permille;   /* each computation may take this much longer (CDDP_CHOICE_DELAY); 0: none does */
     uint32_t compute_permille; /* of its time that computing takes while an operation of the rank is transferred, since
                                   both want the same cores; 0 or 1000: they do not */
     uint32_t slots_per_rank; /* operations that progress at once on a rank, over all groups; 0: any number */

@@ -243,6 +243,7 @@ typedef struct cddp_plan_network {
 typedef struct cddp_plan_schedule {
     const char *chooser; /* "fifo" "random" "replay" */
     int64_t ready;       /* 0 the engine's order, 1 reversed, 2 seeded shuffle, 3 the world chooses */
+    uint64_t delay_permille; /* computing may take this much longer, by choice */
     const char *string;  /* replay: the choices, else NULL */
 } cddp_plan_schedule;
 

@@ -36,7 +36,7 @@ typedef enum cddp_choice_kind {
     CDDP_CHOICE_READY,    /* which gradient becomes ready next on this rank */
     CDDP_CHOICE_COMPLETE, /* which outstanding operation completes next */
     CDDP_CHOICE_ORDER,    /* which contribution is reduced next ("any order" algorithm) */
-    CDDP_CHOICE_DELAY,    /* how long a message or a computation takes */
+    CDDP_CHOICE_DELAY,    /* whether a computation takes longer than planned */
     CDDP_CHOICE_FAULT,    /* whether and how a fault strikes */
     CDDP_CHOICE_USER,     /* a choice of the scenario: a branch, a used set, a sync flag */
     CDDP_CHOICE_KIND_COUNT

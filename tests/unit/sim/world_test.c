@@ -43,6 +43,47 @@ static cddp_status one_computation(cddp_rank *rank, void *argument, cddp_error *
     return rank->ops->compute(rank, 1000, "work", err);
 }
 
+static cddp_status four_computations(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    for (int i = 0; status == CDDP_OK && i < 4; i++) status = one_computation(rank, argument, err);
+    return status;
+}
+
+/* Each of eight computations takes 1000 or, by choice, 1500 ns; fifo never delays, and a string says which do. */
+TEST(world, a_computation_may_take_longer_by_choice)
+{
+    (void)state;
+    uint64_t delays = 0;
+    char text[256];
+    for (uint64_t seed = 0; seed < 5; seed++) {
+        sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+        f.config.world_size = 2;
+        f.config.delay_permille = 500;
+        f.chooser = cd_chooser_random(&f.random, seed);
+        if (seed > 0) f.config.chooser = &f.chooser;
+        fixture_run(&f, four_computations);
+        uint64_t ends[2];
+        for (uint32_t r = 0; r < 2; r++) {
+            ends[r] = cd_sim_get_rank_times(f.sim, r).ended_ns;
+            assert_true(ends[r] >= 4000 && ends[r] <= 6000 && ends[r] % 500 == 0);
+            assert_int_equal(cd_sim_get_rank_times(f.sim, r).compute_ns, ends[r]);
+            delays += (ends[r] - 4000) / 500;
+        }
+        if (seed == 0) assert_int_equal(delays, 0);
+        cd_schedule_print(cd_sim_schedule(f.sim), text, sizeof text);
+        fixture_destroy(&f);
+        sim_fixture again = {.config = f.config};
+        cd_replay_chooser replay;
+        assert_ok(cd_chooser_replay(&replay, text, &again.chooser, &again.err), &again.err);
+        again.config.chooser = &again.chooser;
+        fixture_run(&again, four_computations);
+        for (uint32_t r = 0; r < 2; r++) assert_int_equal(cd_sim_get_rank_times(again.sim, r).ended_ns, ends[r]);
+        fixture_destroy(&again);
+    }
+    assert_true(delays > 4); /* of 32 that may be */
+}
+
 TEST(world, a_slow_rank_computes_longer)
 {
     (void)state;
@@ -488,7 +529,8 @@ TEST(world, a_restored_snapshot_continues_as_if_nothing_had_happened)
     fixture_destroy(&f);
 }
 
-TEST_MAIN(ROW(world, time_passes_for_each_rank_by_what_it_asked_for), ROW(world, a_slow_rank_computes_longer),
+TEST_MAIN(ROW(world, time_passes_for_each_rank_by_what_it_asked_for),
+          ROW(world, a_computation_may_take_longer_by_choice), ROW(world, a_slow_rank_computes_longer),
           ROW(world, replaying_the_choice_string_gives_the_same_run),
           ROW(world, without_a_chooser_it_is_fifo_and_the_choice_string_is_empty),
           ROW(world, a_schedule_of_another_run_is_refused), ROW(world, any_wellformed_schedule_is_run_or_refused),
