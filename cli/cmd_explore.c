@@ -2,7 +2,7 @@
 /* explore: one scenario under many schedules. */
 #include "cddp/cddp.h"
 #include "cli/certificate.h"
-#include "cli/explore_run.h"
+#include "cli/explore_jobs.h"
 #include "cli/interrupt.h"
 #include "cli/overrides.h"
 #include "cli/session.h"
@@ -14,17 +14,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SAVE_NS 5000000000u /* between two saves of the frontier */
+
 typedef struct explore_command {
     cd_cli *cli;
     cd_text overrides;
     cd_explore_options options;
     cd_explorer explorer;
     cd_explore_subject subject;
-    cd_explored now, first; /* the run at hand; the first that was not verified */
+    cd_failures failures;
     const char *scenario, *asymmetry;
-    uint64_t time_budget_ns, began_ns, shown_ns;
-    uint64_t failed;    /* schedules that were not verified */
-    uint64_t failed_at; /* the number of the first, from 1 */
+    uint64_t time_budget_ns, began_ns, began_runs, shown_ns;
+    uint64_t saved_ns; /* when the frontier was */
+    uint32_t worker_count;
+    const char *frontier; /* file, or NULL */
     bool interrupted;
 } explore_command;
 
@@ -56,7 +59,7 @@ static cddp_status read_arguments(explore_command *c, cddp_error *err)
     static const char *const strategies[] = {"random", "pct", "exhaustive", "cover", NULL};
     const cd_args *args = c->cli->args;
     int strategy = 0;
-    uint64_t depth = 3;
+    uint64_t depth = 3, workers = 1;
     if (args->operand_count != 1) return cd_fail(err, CDDP_E_ARG, "explore what? name one scenario");
     c->scenario = args->operands[0];
     CD_TRY(cd_args_choice(args, CD_OPTION_strategy, strategies, &strategy, err));
@@ -71,6 +74,14 @@ static cddp_status read_arguments(explore_command *c, cddp_error *err)
         return cd_fail(err, CDDP_E_ARG, "--certificate is for --strategy cover");
     if (depth > CD_PCT_DEPTH_MAX)
         return cd_fail(err, CDDP_E_ARG, "--depth %" PRIu64 " is not between 1 and %d", depth, CD_PCT_DEPTH_MAX);
+    CD_TRY(cd_args_number(args, CD_OPTION_jobs, &workers, err));
+    if (workers == 0) workers = cd_os_core_count();
+    if (workers > 256) return cd_fail(err, CDDP_E_ARG, "--jobs %" PRIu64 " is more than 256", workers);
+    if (workers > 1 && cd_args_has(args, CD_OPTION_jobs) && strategy == CD_STRATEGY_EXHAUSTIVE)
+        return cd_fail(err, CDDP_E_ARG,
+                       "--jobs is for random, pct and cover: an exhaustive search depends on all that it has seen");
+    c->worker_count = (uint32_t)workers;
+    c->frontier = cd_args_text(args, CD_OPTION_frontier, NULL);
     c->options.strategy = (cd_strategy)strategy;
     c->options.depth = (uint32_t)depth;
     CD_TRY(read_budget(c, err));
@@ -85,11 +96,11 @@ static void show_progress(explore_command *c)
     double seconds = (double)(now - c->began_ns) / 1e9;
     const cd_explorer *e = &c->explorer;
     fprintf(stderr, "\r\033[K%" PRIu64 " schedules, %.0f/s, %zu outcomes, %zu of %zu options", e->runs,
-            (double)e->runs / seconds, e->outcomes.count, e->taken.count, e->offered.count);
+            (double)(e->runs - c->began_runs) / seconds, e->outcomes.count, e->taken.count, e->offered.count);
     if (c->options.strategy == CD_STRATEGY_EXHAUSTIVE)
         fprintf(stderr, ", %zu states, about %.3f %% of the tree, at least %" PRIu64 " left", e->states.count,
                 100.0 * cd_explorer_progress(e), cd_explorer_left(e));
-    if (c->failed > 0) fprintf(stderr, ", %" PRIu64 " not verified", c->failed);
+    if (c->failures.count > 0) fprintf(stderr, ", %" PRIu64 " not verified", c->failures.count);
     fflush(stderr);
 }
 
@@ -98,32 +109,78 @@ static bool time_is_over(const explore_command *c)
     return c->time_budget_ns != 0 && cd_os_now_ns() - c->began_ns > c->time_budget_ns;
 }
 
-static cddp_status run_once(explore_command *c, const cd_chooser *chooser, cddp_error *err)
+static cd_explore_jobs jobs_of(explore_command *c)
 {
-    CD_TRY(cd_explore_run(&c->subject, &c->explorer, chooser, &c->now, err));
-    c->interrupted = c->now.was_interrupted;
-    if (c->interrupted) return CDDP_OK;
-    if (!c->now.is_verified && c->failed++ == 0) {
-        c->first = c->now;
-        c->failed_at = cd_explorer_run_number(&c->explorer) + 1;
-    }
-    return cd_explorer_done(&c->explorer, c->now.outcome, err);
+    return (cd_explore_jobs){
+        .subject = &c->subject,
+        .frontier = {.explorer = &c->explorer, .failures = &c->failures, .plan = cddp_plan_digest(c->subject.plan)},
+        .worker_count = c->worker_count,
+        .keep_going = cd_args_has(c->cli->args, CD_OPTION_keep_going)};
+}
+
+/* How many runs to do before looking up: a tenth of a second here, half a second in every worker, and never beyond a
+** power of two, where runs learn from all before. */
+static uint64_t end_of_stretch(const explore_command *c)
+{
+    const cd_explorer *e = &c->explorer;
+    uint64_t end = e->runs + 1, power = 1;
+    double rate = (double)(e->runs - c->began_runs) / ((double)(cd_os_now_ns() - c->began_ns + 1) / 1e9);
+    if (e->runs > c->began_runs) end = e->runs + 1 + (uint64_t)(rate * (c->worker_count > 1 ? 0.5 : 0.1));
+    while (power <= e->runs) power *= 2;
+    if (c->worker_count > 1 && end > power) end = power;
+    if (e->options.runs_max != 0 && end > e->options.runs_max) end = e->options.runs_max;
+    if (e->options.strategy == CD_STRATEGY_COVER && e->cover.order_count > 0 && end > e->cover.order_count + 1u)
+        end = e->cover.order_count + 1u;
+    return end;
+}
+
+static cddp_status run_some(explore_command *c, cddp_error *err)
+{
+    const cd_explore_jobs jobs = jobs_of(c);
+    uint64_t end = end_of_stretch(c);
+    bool done = true;
+    if (c->worker_count > 1 && c->explorer.runs >= 8 && end - c->explorer.runs >= c->worker_count)
+        CD_TRY(cd_explore_stretch(&jobs, end, &done, err));
+    else
+        CD_TRY(cd_explore_block(&jobs, end, err));
+    c->interrupted = cd_interrupt_requested();
+    return CDDP_OK;
+}
+
+static cddp_status save(explore_command *c, bool at_once, cddp_error *err)
+{
+    uint64_t now = cd_os_now_ns();
+    if (c->frontier == NULL || (!at_once && now - c->saved_ns < SAVE_NS)) return CDDP_OK;
+    const cd_explore_jobs jobs = jobs_of(c);
+    CD_TRY(cd_frontier_save(&jobs.frontier, c->frontier, err));
+    c->saved_ns = cd_os_now_ns();
+    return CDDP_OK;
+}
+
+static bool goes_on(const explore_command *c)
+{
+    const cd_explorer *e = &c->explorer;
+    bool has_failed = c->failures.count > 0 && !cd_args_has(c->cli->args, CD_OPTION_keep_going);
+    bool is_over = e->exhausted || (e->options.runs_max != 0 && e->runs >= e->options.runs_max);
+    return !c->interrupted && !is_over && !time_is_over(c) && !has_failed;
 }
 
 static cddp_status run_all(explore_command *c, cddp_error *err)
 {
+    bool found = false;
     CD_TRY(cd_explorer_init(&c->explorer, &c->options, err));
+    const cd_explore_jobs jobs = jobs_of(c);
+    if (c->frontier != NULL) CD_TRY(cd_frontier_load(&jobs.frontier, c->frontier, &found, err));
     cd_interrupt_begin();
-    c->began_ns = cd_os_now_ns();
-    bool go_on = cd_args_has(c->cli->args, CD_OPTION_keep_going);
-    while (!c->interrupted && !time_is_over(c) && (c->failed == 0 || go_on)) {
-        const cd_chooser *chooser = cd_explorer_next(&c->explorer);
-        if (chooser == NULL) break;
-        CD_TRY(run_once(c, chooser, err));
+    c->began_ns = c->saved_ns = cd_os_now_ns();
+    c->began_runs = c->explorer.runs;
+    while (goes_on(c)) {
+        CD_TRY(run_some(c, err));
         show_progress(c);
+        CD_TRY(save(c, false, err));
     }
     if (c->cli->progress && c->shown_ns != 0) fputs("\r\033[K", stderr);
-    return CDDP_OK;
+    return save(c, true, err);
 }
 
 /* What the search shows when nothing was found, in words that do not claim more. */
@@ -224,11 +281,12 @@ static void put_failure(cd_text *text, const explore_command *c)
 {
     const cd_command_line line = {.source = c->scenario,
                                   .overrides = cd_text_get(&c->overrides),
-                                  .schedule = c->first.schedule,
+                                  .schedule = c->failures.first.schedule,
                                   .plugins = c->cli->args};
-    cd_text_printf(text, "  %" PRIu64 " not verified, the first was schedule %" PRIu64 "\n  ", c->failed, c->failed_at);
-    cd_text_wrap(text, c->first.culprit, 4, 110);
-    if (c->first.schedule[0] == '\0') {
+    cd_text_printf(text, "  %" PRIu64 " not verified, the first was schedule %" PRIu64 "\n  ", c->failures.count,
+                   c->failures.first_at);
+    cd_text_wrap(text, c->failures.first.culprit, 4, 110);
+    if (c->failures.first.schedule[0] == '\0') {
         cd_text_push(text, "  its choices are too many for a choice string\n");
         return;
     }
@@ -244,11 +302,11 @@ static int report(explore_command *c)
     bool complete = c->options.strategy == CD_STRATEGY_COVER
                         ? has_covered(e)
                         : c->options.strategy != CD_STRATEGY_EXHAUSTIVE || e->exhausted;
-    int exit_code = c->failed > 0                                 ? CD_EXIT_FINDINGS
+    int exit_code = c->failures.count > 0                         ? CD_EXIT_FINDINGS
                     : c->interrupted || !complete || e->runs == 0 ? CD_EXIT_INCONCLUSIVE
                                                                   : CD_EXIT_VERIFIED;
     cd_text_init(&text, c->cli->color_out);
-    if (c->failed > 0)
+    if (c->failures.count > 0)
         cd_text_style(&text, CD_STYLE_RED, "findings");
     else
         cd_text_style(&text, exit_code == CD_EXIT_VERIFIED ? CD_STYLE_GREEN : CD_STYLE_YELLOW, "%s",
@@ -258,7 +316,7 @@ static int report(explore_command *c)
                    c->interrupted ? "; interrupted" : "");
     if (e->runs > 0 && e->choices_longest == 0)
         cd_text_push(&text, "  the scenario leaves nothing to choose: there is only one schedule\n");
-    if (c->failed > 0)
+    if (c->failures.count > 0)
         put_failure(&text, c);
     else
         put_claim(&text, c);

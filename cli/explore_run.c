@@ -3,7 +3,6 @@
 #include "cli/explore_run.h"
 
 #include "cli/compose.h"
-#include "cli/interrupt.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 
@@ -125,18 +124,16 @@ cddp_status cd_explore_run(cd_explore_subject *subject, cd_explorer *explorer, c
                            cd_explored *explored, cddp_error *err)
 {
     cddp_verdict *verdict = NULL;
-    const cddp_trace_sink *sinks[3] = {cd_interrupt_sink()}, *others[2] = {cd_explorer_get_sink(explorer), subject->watcher};
+    const cddp_trace_sink *sinks[2], *others[2] = {cd_explorer_get_sink(explorer), subject->watcher};
     CD_TRY(open_world(subject, chooser, err));
     cddp_run_options run = cddp_run_options_default();
     cd_compose_fill(subject->compose, &run);
     run.registry = subject->registry;
     run.sinks = sinks;
-    run.sink_count = 1;
     for (int i = 0; i < 2; i++)
         if (others[i] != NULL) sinks[run.sink_count++] = others[i];
     CD_TRY(cddp_run(&run, &verdict, err));
-    explored->was_interrupted = cd_interrupt_requested();
-    if (!explored->was_interrupted) take_verdict(subject, verdict, subject->compose, explored);
+    take_verdict(subject, verdict, subject->compose, explored);
     cddp_verdict_destroy(verdict);
     return CDDP_OK;
 }

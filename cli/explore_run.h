@@ -20,7 +20,7 @@ typedef struct cd_explore_subject {
 /* What a run came to. */
 typedef struct cd_explored {
     uint64_t outcome; /* verdict and findings, not the order of events */
-    bool is_verified, was_interrupted;
+    bool is_verified;
     char culprit[640];    /* when it is not verified */
     char schedule[65536]; /* its choices; "" when they do not fit */
 } cd_explored;

@@ -67,7 +67,6 @@ cddp_status cd_explorer_init(cd_explorer *e, const cd_explore_options *options, 
     const cd_digest_set empty = {.allocator = options->allocator};
     *e = (cd_explorer){.options = *options, .outcomes = empty, .states = empty, .offered = empty, .taken = empty};
     e->cover.allocator = options->allocator;
-    if (e->options.run_stride == 0) e->options.run_stride = 1;
     if (options->strategy == CD_STRATEGY_PCT && (options->depth < 1 || options->depth > CD_PCT_DEPTH_MAX))
         return cd_fail(err, CDDP_E_ARG, "a depth of %u; pct takes 1 to %d", options->depth, CD_PCT_DEPTH_MAX);
     if (options->strategy == CD_STRATEGY_COVER && (options->depth < 2 || options->depth > CD_COVER_STRENGTH_MAX))
@@ -100,7 +99,7 @@ const cddp_trace_sink *cd_explorer_get_sink(const cd_explorer *e) { return merge
 static bool is_varied(const cd_explorer *e, const cddp_choice *choice)
 {
     bool is_turn = choice->kind == CDDP_CHOICE_RUN || choice->kind == CDDP_CHOICE_COMPLETE;
-    return !is_turn || !e->options.reduce || e->races;
+    return !is_turn || !e->options.reduce || e->turns;
 }
 
 /* An option of a choice point: who chooses it, and among which others. */
@@ -208,18 +207,25 @@ static cddp_status finish(void *self, cd_place end, cddp_error *err)
 
 /* ---- the next run ---- */
 
-uint64_t cd_explorer_run_number(const cd_explorer *e) { return e->options.run_first + e->runs * e->options.run_stride; }
-
 static bool is_over(const cd_explorer *e)
 {
     if (e->exhausted) return true;
-    return e->options.runs_max != 0 && cd_explorer_run_number(e) >= e->options.runs_max;
+    return e->options.runs_max != 0 && e->runs >= e->options.runs_max;
+}
+
+/* What runs learn from earlier ones changes only here. */
+static void begin_stretch(cd_explorer *e)
+{
+    if ((e->runs & (e->runs - 1)) != 0) return;
+    e->choices_expected = e->choices_longest;
+    if (e->options.strategy != CD_STRATEGY_EXHAUSTIVE) e->turns = e->races;
 }
 
 const cd_chooser *cd_explorer_next(cd_explorer *e)
 {
     if (is_over(e)) return NULL;
-    uint64_t number = cd_explorer_run_number(e);
+    uint64_t number = e->runs;
+    begin_stretch(e);
     cd_prng root = cd_prng_seed(e->options.seed), prng = cd_prng_split_index(&root, "explore", number);
     e->choices = 0;
     e->digits = 0;
@@ -232,7 +238,7 @@ const cd_chooser *cd_explorer_next(cd_explorer *e)
         e->chooser.choose = choose_random;
         break;
     case CD_STRATEGY_PCT:
-        e->inner = cd_chooser_pct(&e->pct, cd_prng_next(&prng), e->options.depth, e->choices_longest);
+        e->inner = cd_chooser_pct(&e->pct, cd_prng_next(&prng), e->options.depth, e->choices_expected);
         e->chooser.choose = choose_pct;
         break;
     case CD_STRATEGY_COVER:
@@ -270,6 +276,7 @@ static void odometer_advance(cd_explorer *e)
 /* The order of turns is a choice after all: what was tried without it says nothing about the rest. */
 static void begin_again_with_turns(cd_explorer *e)
 {
+    e->turns = true;
     e->answer_count = 0;
     e->bounded = false;
     cd_digest_set_fini(&e->states);
@@ -290,7 +297,7 @@ static cddp_status cover_advance(cd_explorer *e, cddp_error *err)
             CD_TRY(cd_cover_make(e->options.depth, c->event_count, e->options.seed, &e->cover, err));
         return CDDP_OK;
     }
-    if (cd_explorer_run_number(e) > e->cover.order_count) e->exhausted = true;
+    if (e->runs > e->cover.order_count) e->exhausted = true;
     return CDDP_OK;
 }
 
@@ -318,6 +325,52 @@ cddp_status cd_explorer_done(cd_explorer *e, uint64_t outcome, cddp_error *err)
         begin_again_with_turns(e);
     else
         odometer_advance(e);
+    return CDDP_OK;
+}
+
+/* ---- parts ---- */
+
+void cd_explorer_begin_part(cd_explorer *e, uint64_t first_run)
+{
+    begin_stretch(e); /* the copy may begin behind its first run */
+    e->runs = first_run;
+    cd_digest_set_fini(&e->outcomes);
+    cd_digest_set_fini(&e->offered);
+    cd_digest_set_fini(&e->taken);
+}
+
+static bool absorb_set(cd_digest_set *set, const cd_digest_set *part)
+{
+    for (size_t i = 0; i < part->capacity; i++)
+        if (part->items[i] != 0 && cd_digest_set_add(set, part->items[i]) == CD_DIGEST_NO_MEMORY) return false;
+    return true;
+}
+
+cddp_status cd_explorer_absorb(cd_explorer *e, const cd_explorer *part, uint64_t part_runs, cddp_error *err)
+{
+    if (part_runs == 0) return CDDP_OK;
+    e->uneven |= part->uneven || (e->runs > 0 && part->alternatives != e->alternatives);
+    e->alternatives = part->alternatives;
+    e->races |= part->races;
+    e->covering.deviated |= part->covering.deviated;
+    e->choices_expected = part->choices_expected;
+    e->turns = part->turns;
+    if (part->choices_longest > e->choices_longest) e->choices_longest = part->choices_longest;
+    if (part->contenders_max > e->contenders_max) e->contenders_max = part->contenders_max;
+    e->runs += part_runs;
+    bool has_memory = absorb_set(&e->outcomes, &part->outcomes) && absorb_set(&e->offered, &part->offered) &&
+                      absorb_set(&e->taken, &part->taken);
+    if (!has_memory)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for what %llu schedules came to", (unsigned long long)e->runs);
+    if (e->options.strategy == CD_STRATEGY_COVER) CD_TRY(cover_advance(e, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_explorer_resume(cd_explorer *e, cddp_error *err)
+{
+    const cd_cover_chooser *c = &e->covering;
+    if (e->options.strategy == CD_STRATEGY_COVER && e->runs > 0 && c->event_count >= 2)
+        CD_TRY(cd_cover_make(e->options.depth, c->event_count, e->options.seed, &e->cover, err));
     return CDDP_OK;
 }
 

@@ -50,8 +50,6 @@ typedef struct cd_explore_options {
     bool without_rebuild;         /* see cd_past_options */
     bool without_coverage;        /* options are not counted */
     uint32_t world_size;          /* for merge */
-    uint64_t run_first,
-        run_stride; /* random, pct, cover: this explorer's runs are first, first + stride …; stride 0: 1 */
     const cddp_allocator *allocator;
 } cd_explore_options;
 
@@ -61,12 +59,14 @@ typedef struct cd_answer {
 
 typedef struct cd_explorer {
     cd_explore_options options;
-    uint64_t runs;            /* done */
-    uint64_t choices_longest; /* of any run */
+    uint64_t runs;             /* done, and the number of the next */
+    uint64_t choices_longest;  /* of any run */
+    uint64_t choices_expected; /* pct: what choices_longest was at the last power of two of runs */
     uint64_t contenders_max;
     bool exhausted;        /* exhaustive, cover: there is nothing left to try */
     bool bounded;          /* exhaustive: some run had more choices than were varied */
     bool races;            /* some run had something that could tell the order of turns */
+    bool turns;            /* turns are varied; random: decided at powers of two of runs */
     bool uneven;           /* runs differ in how many alternatives they had: not all schedules were equally likely */
     uint64_t merged;       /* runs that came to a state that was there before */
     uint64_t alternatives; /* of a run: the product of its option counts, modulo a prime */
@@ -96,8 +96,15 @@ const cd_chooser *cd_explorer_next(cd_explorer *explorer);
 const cddp_trace_sink *cd_explorer_get_sink(const cd_explorer *explorer);
 /* outcome: a digest of what the run came to. */
 cddp_status cd_explorer_done(cd_explorer *explorer, uint64_t outcome, cddp_error *err) CDDP_MUST_CHECK;
-/* The number of the run that next prepared, and that of the first run behind the budget. */
-uint64_t cd_explorer_run_number(const cd_explorer *explorer);
+/* Random, pct, cover: runs are numbered, and what run i does is a function of the seed and of all runs before the
+*greatest
+** power of two that is at most i. So the runs of one such stretch may be done by several explorers, each a copy of this
+** one; what they counted is absorbed in the order of their runs. */
+void cd_explorer_begin_part(cd_explorer *copy, uint64_t first_run);
+cddp_status cd_explorer_absorb(cd_explorer *explorer, const cd_explorer *part, uint64_t part_runs,
+                               cddp_error *err) CDDP_MUST_CHECK;
+/* After its counts were read back from somewhere: makes what follows from them. */
+cddp_status cd_explorer_resume(cd_explorer *explorer, cddp_error *err) CDDP_MUST_CHECK;
 
 /* pct: the least chance of meeting a bug of the configured depth in one run, as 1 / *inverse, and over all runs so
 ** far the greatest chance of having missed it. */

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How far an exploration has come, as text: in a file, so that it can go on later, and from a worker to the program
+*that
+** started it.
+**
+** The text begins with what the search is about (plan, strategy, seed …) and ends with a digest of everything before
+*it,
+** so that a file of another search, a cut one or one that was edited is refused. docs/formats/frontier.md.
+**
+** Errors     CDDP_E_CONFIG for a text that is none or belongs to another search, CDDP_E_IO for a file.
+*/
+#pragma once
+#include "cli/explore_run.h"
+
+/* Beside what the explorer knows. */
+typedef struct cd_failures {
+    uint64_t count;    /* schedules that were not verified */
+    uint64_t first_at; /* the number of the first, from 1 */
+    cd_explored first;
+    cd_explored now; /* the run at hand; no part of the frontier */
+} cd_failures;
+
+typedef struct cd_frontier {
+    cd_explorer *explorer; /* initialised with the options of the search */
+    cd_failures *failures;
+    uint64_t plan; /* digest */
+} cd_frontier;
+
+void cd_frontier_print(const cd_frontier *frontier, cd_text *text);
+/* Into an explorer that has not run yet. */
+cddp_status cd_frontier_read(const cd_frontier *frontier, const char *text, cddp_error *err) CDDP_MUST_CHECK;
+/* Replaces the file at once, so that it is the old or the new one whatever happens. */
+cddp_status cd_frontier_save(const cd_frontier *frontier, const char *path, cddp_error *err) CDDP_MUST_CHECK;
+/* *found is false where there is no such file. */
+cddp_status cd_frontier_load(const cd_frontier *frontier, const char *path, bool *found,
+                             cddp_error *err) CDDP_MUST_CHECK;

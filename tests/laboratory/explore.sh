@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# explore.sh CDDP_VERIFY SCENARIOS: searches by several processes, and searches that were interrupted.
+set -u
+verify=$1 scenarios=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 2
+
+fail() { printf 'FAILED: %s\n' "$claim" "$@" >&2; cat out err >&2; exit 1; }
+expect() {
+    local wanted=$1
+    shift
+    "$@" > out 2> err
+    local got=$?
+    [ "$got" -eq "$wanted" ] || fail "exit $got, wanted $wanted: $*"
+}
+says() { grep -qF -- "$1" out || fail "standard output lacks: $1"; }
+complains() { grep -qF -- "$1" err || fail "standard error lacks: $1"; }
+# alike FILE: the output is what it was
+alike() { cmp -s out "$1" || { diff "$1" out >&2; fail "another answer"; }; }
+
+cat > small.toml <<'TOML'
+schema = 1
+title = "two parameters on three ranks"
+[world]
+size = 3
+[model]
+name = "chain"
+options = "depth=1"
+[train]
+steps = 1
+TOML
+# A rank leaves its backward after one gradient, whichever that is: the others wait for its bucket, or do not.
+cat > left_early.toml <<'TOML'
+schema = 1
+title = "a rank leaves its backward early"
+[world]
+size = 2
+timeout_ms = 5
+[model]
+name = "params"
+options = "count=4"
+[ddp]
+bucket_cap_mb = 0.00001
+first_bucket_bytes = 1
+[train]
+steps = 1
+[[when]]
+ranks = "1"
+abort_after = 2
+TOML
+
+claim="a search by several processes gives the answer of one"
+for strategy in random pct cover; do
+    expect 0 "$verify" explore "$scenarios/order/chosen_at_random.toml" --strategy $strategy --budget 60 --explore-seed 3
+    cp out one
+    for jobs in 2 3; do
+        expect 0 "$verify" explore "$scenarios/order/chosen_at_random.toml" --strategy $strategy --budget 60 --explore-seed 3 --jobs $jobs
+        alike one
+    done
+done
+"$verify" explore left_early.toml --budget 200 --keep-going > one 2> err
+grep -q "not verified" one || fail "the broken scenario was verified"
+for jobs in 2 3; do
+    expect 1 "$verify" explore left_early.toml --budget 200 --keep-going --jobs $jobs
+    alike one
+done
+"$verify" explore left_early.toml --budget 200 > one 2> err
+expect 1 "$verify" explore left_early.toml --budget 200 --jobs 2
+alike one
+expect 2 "$verify" explore small.toml --strategy exhaustive --jobs 2
+complains "depends on all that it has seen"
+
+claim="a search that goes on from its frontier gives the answer of one that was never stopped"
+for options in "--strategy random" "--strategy pct" "--strategy cover"; do
+    expect 0 "$verify" explore "$scenarios/order/chosen_at_random.toml" $options --budget 40
+    cp out whole
+    rm -f frontier
+    "$verify" explore "$scenarios/order/chosen_at_random.toml" $options --budget 7 --frontier frontier > out 2> err
+    expect 0 "$verify" explore "$scenarios/order/chosen_at_random.toml" $options --budget 40 --frontier frontier
+    alike whole
+    expect 0 "$verify" explore "$scenarios/order/chosen_at_random.toml" $options --budget 40 --frontier frontier # again: nothing left to do
+    alike whole
+done
+for options in "" "--no-merge" "--no-reduce --no-merge"; do
+    expect 0 "$verify" explore small.toml --strategy exhaustive $options
+    cp out whole
+    rm -f frontier
+    for budget in 2 3 5; do "$verify" explore small.toml --strategy exhaustive $options --budget $budget --frontier frontier > out 2> err; done
+    expect 0 "$verify" explore small.toml --strategy exhaustive $options --frontier frontier
+    alike whole
+done
+rm -f frontier
+"$verify" explore left_early.toml --budget 100 --keep-going > whole 2> err
+expect 1 "$verify" explore left_early.toml --budget 50 --keep-going --frontier frontier
+expect 1 "$verify" explore left_early.toml --budget 100 --keep-going --frontier frontier
+alike whole
+
+claim="Ctrl-C keeps what there is, and the rest comes later"
+rm -f frontier
+"$verify" explore small.toml --budget 1500 > whole 2> err
+"$verify" explore small.toml --budget 1500 --frontier frontier > out 2> err &
+sleep 0.1
+kill -INT $!
+wait $!
+[ -s frontier ] || fail "no frontier was kept"
+expect 0 "$verify" explore small.toml --budget 1500 --frontier frontier
+alike whole
+
+claim="a frontier that is none, was cut, was edited or belongs to another search is refused and left alone"
+refused() { # WORDS: with the frontier as it is now
+    cp frontier before
+    expect 2 "$verify" explore small.toml --budget 9 --frontier frontier ${2:-}
+    complains "$1"
+    [ "$(wc -l < err)" -eq 1 ] || fail "not one line"
+    cmp -s frontier before || fail "it was overwritten"
+}
+expect 0 "$verify" explore small.toml --budget 5 --frontier good
+cp good frontier && refused "belongs to another search" --explore-seed=7
+cp good frontier && refused "belongs to another search" --set=train.steps=2
+sed 's/^number 5$/number 9/' good > frontier && refused "cut off or was changed"
+head -n -1 good > frontier && refused "cut off or was changed"
+sed 's/^cddp-frontier 1/cddp-frontier 2/' good > frontier && refused "not a frontier of this version"
+echo "nonsense" > frontier && refused "not a frontier"
+head -c 4096 /dev/zero > frontier && refused "not a frontier"
+: > frontier && refused "not a frontier"
+expect 2 "$verify" explore small.toml --budget 5 --frontier missing/folder/file
+complains "cannot write the frontier"
+echo "explore: all claims hold"
