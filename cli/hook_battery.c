@@ -40,7 +40,7 @@ static const struct {
     [CD_LAW_RANGE] = {"range", "large gradients do not overflow by being summed before they are divided"},
     [CD_LAW_RESUME] = {"resume", "saved, made anew and loaded it goes on bit for bit"},
     [CD_LAW_REBUILD] = {"rebuild", "what is owed follows its parameter into other buckets"},
-    [CD_LAW_BYTES] = {"bytes", "no more bytes travel than the declared wire dtype takes"},
+    [CD_LAW_BYTES] = {"bytes", "no more bytes travel than the hook promises and its declared wire dtype takes"},
 };
 
 const char *cd_hook_law_name(cd_hook_law law)
@@ -326,6 +326,11 @@ static void judge_bytes(battery *t, const cd_trial *trial)
 {
     uint32_t wire = t->subject->inner == NULL ? t->subject->hook->wire_dtype : 0;
     t->card->bytes_factor = t->a->bytes > 0 ? (double)t->b->bytes / (double)t->a->bytes : INFINITY;
+    if (t->subject->hook->promise != NULL) {
+        const char *format = "%llu bytes travelled; %llu were promised, where the plain all-reduce sends %llu";
+        judge(t, CD_LAW_BYTES, t->a->bytes <= t->a->promised ? NULL : format, (unsigned long long)t->a->bytes,
+              (unsigned long long)t->a->promised, (unsigned long long)t->b->bytes);
+    }
     for (uint32_t d = 0; d < CDDP_DTYPE_COUNT; d++) {
         if (wire != CDDP_DTYPE_BIT(d)) continue;
         uint64_t most = (uint64_t)trial->steps * (uint64_t)t->a->numel * cddp_dtype_bytes((cddp_dtype)d);

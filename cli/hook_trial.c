@@ -236,6 +236,7 @@ static cddp_status one_step(run *r, cddp_rank *rank, cddp_group *group, void *se
         CD_TRY_OUT(r->trial->hook->rebuilt(self, CD_TRIAL_BUCKETS, err));
     for (uint32_t b = 0; b < CD_TRIAL_BUCKETS; b++) {
         room *m = room_of(r, rank->rank, step, b);
+        if (r->trial->hook->promise != NULL && rank->rank == 0) r->result->promised += r->trial->hook->promise(self, &m->bucket);
         CD_TRY_OUT(r->trial->hook->run(self, &m->bucket, group, &m->future, err));
     }
     CD_TRY_OUT(advance_all(r, rank->rank, step, self, err));

@@ -26,6 +26,12 @@ static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, 
     return CDDP_OK;
 }
 
+static uint64_t promise(const void *self, const cddp_grad_bucket *bucket)
+{
+    (void)self;
+    return (uint64_t)cddp_tensor_numel(&bucket->buffer) * cddp_dtype_bytes(bucket->buffer.dtype);
+}
+
 const cddp_hook cd_hook_allreduce = {
     .size = sizeof(cddp_hook),
     .abi = CDDP_HOOK_ABI,
@@ -33,4 +39,5 @@ const cddp_hook cd_hook_allreduce = {
     .flags = CDDP_HOOK_EXACT | CDDP_HOOK_LINEAR,
     .create = create,
     .run = run,
+    .promise = promise,
 };

@@ -147,6 +147,12 @@ static cddp_status cast_back(void *self, cddp_grad_bucket *bucket, cddp_future *
     return CDDP_OK;
 }
 
+uint64_t cd_cast_promise(const void *self, const cddp_grad_bucket *bucket)
+{
+    const cd_cast *c = self;
+    return (uint64_t)cddp_tensor_numel(&bucket->buffer) * cddp_dtype_bytes(c->spec.dtype);
+}
+
 cddp_status cd_cast_run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
 {
     cd_cast *c = self;

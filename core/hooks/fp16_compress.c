@@ -18,5 +18,6 @@ const cddp_hook cd_hook_fp16_compress = {
     .create = create,
     .destroy = cd_cast_destroy,
     .run = cd_cast_run,
+    .promise = cd_cast_promise,
     .rebuilt = cd_cast_rebuilt,
 };

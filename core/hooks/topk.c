@@ -262,6 +262,13 @@ static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, 
     return CDDP_OK;
 }
 
+/* Indices and values of the chosen. */
+static uint64_t promise(const void *self, const cddp_grad_bucket *bucket)
+{
+    const topk *t = self;
+    return (uint64_t)count_of(t, cddp_tensor_numel(&bucket->buffer)) * (sizeof(int32_t) + cddp_dtype_bytes(bucket->buffer.dtype));
+}
+
 static cddp_status save(void *self, const cddp_state_writer *writer, cddp_error *err)
 {
     const topk *t = self;
@@ -282,6 +289,7 @@ const cddp_hook cd_hook_topk = {
     .create = create,
     .destroy = destroy,
     .run = run,
+    .promise = promise,
     .save = save,
     .load = load,
 };

@@ -108,6 +108,9 @@ typedef struct cddp_hook {
     cddp_status (*load)(void *self, const cddp_state_reader *reader, cddp_error *err);
     /* CDDP_DTYPE_BIT of the one dtype that all its reductions have, whatever the bucket's; 0: the bucket's own. */
     uint32_t wire_dtype;
+    /* (optional) called when: run is about to be. does: the most bytes that this bucket will give to collectives, until its
+    ** future completes. hook-conformance holds the hook to it. */
+    uint64_t (*promise)(const void *self, const cddp_grad_bucket *bucket);
     /* (optional, both or neither) for the reducer's accumulate_in_hook. called when: a backward begins, inside no_sync
     ** or not; and when a gradient has come into being: contiguous, as its slice of a bucket. The hook adds it up; the
     ** reducer then forgets it, except in the synchronising backward. run takes what was added since the last run. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ten broken communication hooks, each of which breaks one law of the report card (cddp-verify hook-conformance).
+/* Eleven broken communication hooks, each of which breaks one law of the report card (cddp-verify hook-conformance).
 **
 ** Written against the public ports alone, as a user would, and for f32 buckets on the host alone: every other bucket is
 ** refused. Where one needs lossiness to hide in, it sends half of what it has and owes the other half, which is then
@@ -14,6 +14,7 @@
 **     card_last         counts backwards on the first bucket          phase
 **     card_wrong_place  writes its result where the storage begins    untouched
 **     card_late         clears a bucket after its completion          untouched
+**     card_lies         promises a quarter of the bytes and sends them all       bytes
 **     card_by_rank      lets each rank decide whether to reduce       runs
 */
 #include "tests/plants/card_hooks.h"
@@ -266,6 +267,12 @@ static cddp_status card_load(void *self, const cddp_state_reader *reader, cddp_e
     return ok ? CDDP_OK : cddp_error_set(err, CDDP_E_CORRUPT, "the planted state ends early");
 }
 
+static uint64_t a_quarter(const void *self, const cddp_grad_bucket *bucket)
+{
+    (void)self;
+    return (uint64_t)cddp_tensor_numel(&bucket->buffer);
+}
+
 #define CARD(hook_name, runs, hook_flags, ...)                                                                         \
     static const cddp_hook card_##hook_name = {.size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = "card_" #hook_name,   \
                                                .flags = hook_flags, .create = card_create, .destroy = card_destroy, .run = runs, __VA_ARGS__}
@@ -280,10 +287,11 @@ CARD(forgets, run_forgets, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(last, run_last, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
 CARD(wrong_place, run_wrong_place, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(late, run_late, CDDP_HOOK_LOSSY, .wire_dtype = 0);
+CARD(lies, run_no_op, CDDP_HOOK_LOSSY, .promise = a_quarter);
 CARD(by_rank, run_by_rank, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 
 const cddp_hook *const card_hooks[] = {&card_half_sum, &card_divisor, &card_no_op, &card_seed, &card_by_index, &card_forgets, &card_last,
-                                       &card_wrong_place, &card_late, &card_by_rank, NULL};
+                                       &card_wrong_place, &card_late, &card_by_rank, &card_lies, NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
 const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin), .abi = CDDP_PLUGIN_ABI, .name = "card_plants", .version = "1",

@@ -59,6 +59,7 @@ TEST(hook_battery, each_planted_mistake_breaks_the_law_it_is_about)
         {CD_LAW_REBUILD, "keep state by parameter"},  {CD_LAW_RESUME, "resumed before step"},
         {CD_LAW_PHASE, "count backwards on the last"}, {CD_LAW_UNTOUCHED, "wrote before its bucket"},
         {CD_LAW_UNTOUCHED, "after its future"},       {CD_LAW_RUNS, "rank"},
+        {CD_LAW_BYTES, "were promised"},
     };
     for (size_t i = 0; card_hooks[i] != NULL; i++) {
         cd_hook_card card = judged(card_hooks[i], NULL, NULL);
