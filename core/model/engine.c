@@ -167,6 +167,9 @@ static cddp_status fire(run *r, const cd_node *leaf, cddp_error *err)
     if (r->captured != NULL) return capture(r, leaf, err);
     cd_graph *g = r->graph;
     const cd_gradient *arrived = r->buffers[leaf->index];
+    const cd_gradient undefined = {.kind = CDDP_GRAD_UNDEFINED};
+    if (g->callbacks.collect != NULL)
+        return g->callbacks.collect(g->callbacks.context, leaf->parameter, arrived != NULL ? arrived : &undefined, err);
     if (arrived != NULL && arrived->kind != CDDP_GRAD_UNDEFINED)
         CD_TRY(cd_grad_accumulate(g, leaf->parameter, arrived, err));
     if (g->callbacks.ready == NULL) return CDDP_OK;

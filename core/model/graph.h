@@ -67,6 +67,9 @@ typedef struct cd_graph_callbacks {
     /* Which of the gradients that could be accumulated now goes first; returns an index < count. options are
     ** parameter indices; option 0 is the one the engine would take. Not called for a single option. */
     uint32_t (*choose)(void *context, const uint64_t *options, uint32_t count);
+    /* Told of every firing instead of having it take place: nothing is accumulated and ready is not called. For who
+    ** lets the firings take place later, in an order of its own, with cd_grad_accumulate and ready. */
+    cddp_status (*collect)(void *context, uint32_t parameter, const cd_gradient *arrived, cddp_error *err);
     /* The tensor that forward computes with in place of the parameter (a low-precision copy, MIX-02); gradients
     ** accumulate in its dtype. */
     const cddp_tensor *(*forward_parameter)(void *context, uint32_t parameter);

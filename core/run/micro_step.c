@@ -10,6 +10,7 @@
 #include "core/run/trainer.h"
 
 #include "core/base/error.h"
+#include "core/model/accumulate.h"
 #include "core/model/layers/shapes.h"
 #include "core/model/optim/clip.h"
 
@@ -251,17 +252,16 @@ static cddp_status run_forwards(cd_trainer *t, const cd_micro *micro, const cd_m
     return CDDP_OK;
 }
 
-cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err)
+static bool is_last_micro(const cd_trainer *t, const cd_micro *micro)
+{
+    return micro->place.micro_step + 1 == t->settings.train.micro_steps;
+}
+
+/* Everything before the backward. */
+static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_value **losses, cddp_error *err)
 {
     cd_micro_batch samples;
-    cd_value *losses[FORWARDS_MAX] = {NULL};
-    const bool is_last = micro->place.micro_step + 1 == t->settings.train.micro_steps;
-    t->micro = micro;
-    t->gradient_count = 0;
-    if (micro->skip == CD_SKIP_ALL) {
-        cd_trainer_tell_mark(t, "micro_step_skipped", 1);
-        return CDDP_OK;
-    }
+    const bool is_last = is_last_micro(t, micro);
     CD_TRY(cd_sampler_get(t->sampler, micro, &samples, err));
     cd_trainer_tell_samples(t, &samples);
     CD_TRY(pass_time(t, micro->compute_us * 1000u, "extra", err));
@@ -286,14 +286,104 @@ cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro, cddp_erro
     if (is_last) {
         CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_BEFORE_BACKWARD, err));
     }
-    CD_TRY(run_backward(t, micro, losses, err));
+    return CDDP_OK;
+}
+
+/* Everything behind it. */
+static cddp_status end_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err)
+{
     if (!micro->sync_backward) {
         cddp_ddp_no_sync_end(t->ddp);
     }
-    if (is_last) {
+    if (is_last_micro(t, micro)) {
         CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_AFTER_BACKWARD, err));
     } else if (micro->sync && cd_micro_contributes(micro)) {
         CD_TRY(cd_trainer_close_window(t, micro, err));
     }
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err)
+{
+    cd_value *losses[FORWARDS_MAX] = {NULL};
+    t->micro = micro;
+    t->gradient_count = 0;
+    if (micro->skip == CD_SKIP_ALL) {
+        cd_trainer_tell_mark(t, "micro_step_skipped", 1);
+        return CDDP_OK;
+    }
+    CD_TRY(begin_micro(t, micro, losses, err));
+    CD_TRY(run_backward(t, micro, losses, err));
+    CD_TRY(end_micro(t, micro, err));
+    return CDDP_OK;
+}
+
+/* ---- in pieces ---- */
+
+typedef struct collection {
+    cd_firing *firings; /* (capacity) */
+    size_t count, capacity;
+} collection;
+
+static cddp_status collect_firing(void *context, uint32_t parameter, const cd_gradient *arrived, cddp_error *err)
+{
+    collection *c = context;
+    if (c->count == c->capacity) {
+        return cd_fail(err, CDDP_E_LIMIT, "a backward fires more than %zu times", c->capacity);
+    }
+    c->firings[c->count++] = (cd_firing){.parameter = parameter, .kind = arrived->kind};
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_open_micro(cd_trainer *t, const cd_micro *micro, cd_firing *firings, size_t capacity,
+                                  size_t *count, cddp_error *err)
+{
+    cd_value *losses[FORWARDS_MAX] = {NULL};
+    collection c = {.firings = firings, .capacity = capacity};
+    *count = 0;
+    t->micro = micro;
+    t->gradient_count = 0;
+    if (micro->backward_each || micro->backwards > 1 || micro->abort_after > 0) {
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "step %u micro-step %u does not run exactly one whole backward, and cannot be cut in pieces",
+                       micro->place.step, micro->place.micro_step);
+    }
+    if (micro->skip == CD_SKIP_ALL) {
+        return CDDP_OK;
+    }
+    CD_TRY(begin_micro(t, micro, losses, err));
+    if (!cd_micro_contributes(micro)) {
+        return CDDP_OK;
+    }
+    const cd_graph_callbacks collecting = {.context = &c, .collect = collect_firing};
+    cd_graph_set_callbacks(t->replica->graph, &collecting);
+    const cddp_status status = cd_replica_backward(t->replica, micro, losses, micro->forwards, false, err);
+    cd_trainer_set_callbacks(t);
+    *count = c.count;
+    return status;
+}
+
+cddp_status cd_trainer_fire(cd_trainer *t, const cd_firing *firing, cddp_error *err)
+{
+    cddp_grad *grad = &cd_trainer_module(t)->parameters[firing->parameter].grad;
+    const cd_gradient arrived = {.kind = firing->kind};
+    if (firing->kind == CDDP_GRAD_SPARSE || cd_graph_computes(t->replica->graph)) {
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "only gradients without numbers can fire later: model.device symbol or shape");
+    }
+    if (firing->kind == CDDP_GRAD_DENSE) {
+        CD_TRY(cd_grad_accumulate(t->replica->graph, firing->parameter, &arrived, err));
+    }
+    CD_TRY(gradient_is_ready(t, firing->parameter, grad, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_close_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err)
+{
+    if (micro->skip == CD_SKIP_ALL) {
+        return CDDP_OK;
+    }
+    if (cd_micro_contributes(micro)) {
+        CD_TRY(end_backward(t, micro, err));
+    }
+    CD_TRY(end_micro(t, micro, err));
     return CDDP_OK;
 }

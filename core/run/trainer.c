@@ -475,9 +475,8 @@ void cd_trainer_destroy(cd_trainer *t)
 
 /* ---- the loop ---- */
 
-static cddp_status train_step(cd_trainer *t, uint32_t step, cddp_error *err)
+cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
 {
-    cd_micro micro = {0};
     t->step = step;
     t->window_first = 0;
     cd_replica_begin_step(t->replica, t->rank->rank, step, t->replaced);
@@ -491,6 +490,23 @@ static cddp_status train_step(cd_trainer *t, uint32_t step, cddp_error *err)
     if (t->oracle != NULL) {
         CD_TRY(cd_oracle_begin_step(t->oracle, step, t->views, t->grad_views, err));
     }
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_end_step(cd_trainer *t, const cd_micro *last, cddp_error *err)
+{
+    CD_TRY(cd_trainer_step(t, last, err));
+    if (t->tracer != NULL) {
+        CD_TRY(cddp_tracer_flush(t->tracer, err));
+    }
+    CD_TRY(cd_trainer_checkpoint(t, t->step + 1, err));
+    return CDDP_OK;
+}
+
+static cddp_status train_step(cd_trainer *t, uint32_t step, cddp_error *err)
+{
+    cd_micro micro = {0};
+    CD_TRY(cd_trainer_begin_step(t, step, err));
     for (uint32_t m = 0; m < t->settings.train.micro_steps; m++) {
         cd_micro_resolve(t->plan, &t->settings, (cd_micro_place){t->rank->rank, step, m}, &micro);
         if (t->tracer != NULL) {
@@ -498,10 +514,7 @@ static cddp_status train_step(cd_trainer *t, uint32_t step, cddp_error *err)
         }
         CD_TRY(cd_trainer_run_micro(t, &micro, err));
     }
-    CD_TRY(cd_trainer_step(t, &micro, err));
-    if (t->tracer != NULL) {
-        CD_TRY(cddp_tracer_flush(t->tracer, err));
-    }
+    CD_TRY(cd_trainer_end_step(t, &micro, err));
     return CDDP_OK;
 }
 
@@ -513,10 +526,15 @@ static bool rank_stops(const cd_trainer *t, uint32_t step)
     return micro.stop;
 }
 
+bool cd_trainer_has_step(const cd_trainer *t, uint32_t step)
+{
+    return step < t->settings.train.steps && cd_rank_has_step(t->plan, &t->settings, t->rank->rank, step);
+}
+
 static cddp_status train_steps(cd_trainer *t, cddp_error *err)
 {
     for (uint32_t step = 0; step < t->settings.train.steps; step++) {
-        const bool has_step = cd_rank_has_step(t->plan, &t->settings, t->rank->rank, step);
+        const bool has_step = cd_trainer_has_step(t, step);
         if (t->tracer != NULL) {
             cddp_tracer_set_step(t->tracer, step, 0);
         }
@@ -525,7 +543,6 @@ static cddp_status train_steps(cd_trainer *t, cddp_error *err)
             break;
         }
         CD_TRY(train_step(t, step, err));
-        CD_TRY(cd_trainer_checkpoint(t, step + 1, err));
     }
     return CDDP_OK;
 }
@@ -550,7 +567,7 @@ static cddp_status collect_state(cd_trainer *t, cddp_join_options *options, cddp
     return CDDP_OK;
 }
 
-cddp_status cd_trainer_train(cd_trainer *t, cddp_error *err)
+cddp_status cd_trainer_begin(cd_trainer *t, cddp_error *err)
 {
     const cddp_plan_join *join = &t->settings.join;
     if (join->enable) {
@@ -562,7 +579,12 @@ cddp_status cd_trainer_train(cd_trainer *t, cddp_error *err)
         }
         CD_TRY(cddp_ddp_join_begin(t->ddp, &options, err));
     }
-    CD_TRY(train_steps(t, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err)
+{
+    const cddp_plan_join *join = &t->settings.join;
     if (join->enable) {
         CD_TRY(cddp_ddp_join_end(t->ddp, err));
     }
@@ -575,5 +597,13 @@ cddp_status cd_trainer_train(cd_trainer *t, cddp_error *err)
         cd_trainer_refresh_views(t);
         CD_TRY(cd_oracle_finish(t->oracle, t->views, err));
     }
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_train(cd_trainer *t, cddp_error *err)
+{
+    CD_TRY(cd_trainer_begin(t, err));
+    CD_TRY(train_steps(t, err));
+    CD_TRY(cd_trainer_finish(t, err));
     return CDDP_OK;
 }

@@ -102,6 +102,24 @@ void cd_trainer_refresh_views(cd_trainer *t);
 /* micro_step.c */
 cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_set_callbacks(cd_trainer *t);
+
+/* The training in pieces, for who decides from outside in which order the gradients of a backward become ready:
+** begin → (begin_step → (open_micro → fire every firing → close_micro)* → end_step)* → finish. What train does, with
+** the same code; only the backward waits between its firings. Devices without arithmetic only. */
+typedef struct cd_firing {
+    uint32_t parameter;  /* ordinal in the module */
+    cddp_grad_kind kind; /* of the gradient that arrived */
+} cd_firing;
+cddp_status cd_trainer_begin(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+bool cd_trainer_has_step(const cd_trainer *t, uint32_t step);
+cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err) CDDP_MUST_CHECK;
+/* Everything up to the backward, and what fires in it, in the engine's order; micro is borrowed until close. */
+cddp_status cd_trainer_open_micro(cd_trainer *t, const cd_micro *micro, cd_firing *firings, size_t capacity,
+                                  size_t *count, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_trainer_fire(cd_trainer *t, const cd_firing *firing, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_trainer_close_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_trainer_end_step(cd_trainer *t, const cd_micro *last, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 /* Adds a number to every element, whatever the dtype. */
 cddp_status cd_tensor_add_number(const cddp_tensor *tensor, double number, cddp_error *err) CDDP_MUST_CHECK;
 
