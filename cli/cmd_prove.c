@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* prove: one scenario, every schedule, all values. */
+#include "cli/command.h"
+#include "cli/interrupt.h"
+#include "cli/overrides.h"
+#include "cli/prove.h"
+#include "cli/session.h"
+#include "core/base/error.h"
+#include "core/base/os.h"
+#include "core/run/replica.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PATTERN_BITS_MAX 16 /* 65536 variants of a scenario */
+
+typedef struct prove_command {
+    cd_cli *cli;
+    const char *scenario;
+    cd_text overrides; /* lines that make every variant of the plan, without its pattern */
+    cd_text pattern;   /* lines of the variant at hand, behind those */
+    bool words_only;
+    uint64_t used_steps, sync_places; /* how far patterns reach; 0: no patterns */
+    uint64_t jobs, orders_max;
+    uint64_t time_budget_ns, began_ns, shown_ns;
+    char budget[32];
+    cddp_plan *plan;  /* of the variant at hand */
+    cd_proof proof;   /* all variants so far; of a refutation, that one */
+    double schedules; /* over all variants */
+    uint64_t variants, variant_count;
+    char **units; /* (unit_count) of the model */
+    size_t unit_count;
+} prove_command;
+
+/* ---- arguments ---- */
+
+static cddp_status read_budget(prove_command *c, cddp_error *err)
+{
+    const char *text = cd_args_text(c->cli->args, CD_OPTION_budget, NULL);
+    c->orders_max = 50000;
+    if (text == NULL) return CDDP_OK;
+    char *end = NULL;
+    uint64_t n = strtoull(text, &end, 10);
+    bool ok = end != text && n > 0 && n < 1000000000000u;
+    if (ok && *end == '\0')
+        c->orders_max = n;
+    else if (ok && strcmp(end, "s") == 0)
+        c->time_budget_ns = n * 1000000000u;
+    else if (ok && strcmp(end, "m") == 0)
+        c->time_budget_ns = n * 60000000000u;
+    else
+        return cd_fail(err, CDDP_E_ARG, "--budget %s is neither a number of orders nor a time such as 30s or 5m", text);
+    snprintf(c->budget, sizeof c->budget, "%s", text);
+    return CDDP_OK;
+}
+
+static cddp_status read_arguments(prove_command *c, cddp_error *err)
+{
+    const cd_args *args = c->cli->args;
+    if (args->operand_count != 1) return cd_fail(err, CDDP_E_ARG, "prove what? name one scenario");
+    c->scenario = args->operands[0];
+    c->words_only = cd_args_has(args, CD_OPTION_words);
+    c->jobs = 1;
+    CD_TRY(cd_args_number(args, CD_OPTION_jobs, &c->jobs, err));
+    CD_TRY(cd_args_number(args, CD_OPTION_used_sets, &c->used_steps, err));
+    CD_TRY(cd_args_number(args, CD_OPTION_no_sync, &c->sync_places, err));
+    CD_TRY(cd_overrides_read(args, &c->overrides, err));
+    cd_text_printf(&c->overrides, "model.device=%s\nschedule.ready=chosen\n", c->words_only ? "shape" : "symbol");
+    if (c->jobs == 0) c->jobs = cd_os_core_count();
+    return read_budget(c, err);
+}
+
+/* ---- a variant of the scenario ---- */
+
+static cddp_status read_plan(prove_command *c, cddp_error *err)
+{
+    cd_result mistakes;
+    cd_text lines;
+    cd_result_init(&mistakes);
+    cd_text_init(&lines, false);
+    cd_text_printf(&lines, "%s%s", cd_text_get(&c->overrides), cd_text_get(&c->pattern));
+    cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = cd_text_get(&lines)};
+    cddp_plan_destroy(c->plan);
+    c->plan = NULL;
+    cd_session_read_plan(&session, c->scenario, NULL, &c->plan, &mistakes);
+    cddp_status status = CDDP_OK;
+    if (c->plan == NULL) {
+        fputs(mistakes.details, stderr);
+        status = cd_fail(err, CDDP_E_CONFIG, "%s", mistakes.summary);
+    }
+    cd_result_fini(&mistakes);
+    cd_text_fini(&lines);
+    return status;
+}
+
+/* What the argument of the proof rests on. */
+static cddp_status check_plan(const prove_command *c, cddp_error *err)
+{
+    const cddp_plan *plan = c->plan;
+    if (strcmp(plan->world.backend, "sim") != 0)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "a proof is made on the simulator; the scenario runs on backend %s",
+                       plan->world.backend);
+    if (plan->fault_count > 0)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "the scenario plants faults; a proof is about runs without any");
+    if (plan->settings.train.checkpoint_step > 0)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "train.checkpoint_step: a proof does not go through a checkpoint");
+    for (size_t i = 0; i < plan->when_count; i++)
+        if (plan->whens[i].ready != CDDP_PLAN_UNSET && plan->whens[i].ready != CD_READY_BY_CHOICE)
+            return cd_fail(err, CDDP_E_UNSUPPORTED,
+                           "when[%zu].ready fixes the order of gradients, which is what a proof varies", i);
+    return CDDP_OK;
+}
+
+static cddp_status find_units(prove_command *c, cddp_error *err)
+{
+    cd_replica *replica = NULL;
+    CD_TRY(cd_replica_create(c->plan, 0, cddp_allocator_default(), &replica, err));
+    const cd_model *model = replica->model;
+    c->unit_count = model->unit_count;
+    c->units = calloc(model->unit_count + 1, sizeof *c->units);
+    for (size_t i = 0; c->units != NULL && i < model->unit_count; i++) {
+        const size_t bytes = strlen(model->units[i].name) + 1;
+        c->units[i] = malloc(bytes);
+        if (c->units[i] != NULL) memcpy(c->units[i], model->units[i].name, bytes);
+    }
+    cd_replica_destroy(replica);
+    return c->units != NULL ? CDDP_OK : cd_fail(err, CDDP_E_NOMEM, "no memory for the units of the model");
+}
+
+/* How many bits a pattern has: a sync flag per micro-step that is not the last of its step, and a bit per unit of the
+** model, rank and step. Of those, the ones without an idle rank are proved. */
+static cddp_status count_variants(prove_command *c, cddp_error *err)
+{
+    const cddp_plan *plan = c->plan;
+    uint64_t places = plan->settings.train.steps * (plan->settings.train.micro_steps - 1);
+    if (c->sync_places > places)
+        return cd_fail(err, CDDP_E_ARG,
+                       "--no-sync %" PRIu64 ": the scenario has %" PRIu64
+                       " micro-steps that are not the last of their step",
+                       c->sync_places, places);
+    if (c->used_steps > plan->settings.train.steps)
+        return cd_fail(err, CDDP_E_ARG, "--used-sets %" PRIu64 ": the scenario has %" PRIu64 " steps", c->used_steps,
+                       plan->settings.train.steps);
+    if (c->used_steps > 0) CD_TRY(find_units(c, err));
+    if (c->used_steps > 0 && c->unit_count == 0)
+        return cd_fail(err, CDDP_E_ARG, "--used-sets: model '%s' has no units that could be left out",
+                       plan->settings.model.name);
+    const uint64_t bits = c->sync_places + c->used_steps * c->unit_count * plan->world.size;
+    if (bits > PATTERN_BITS_MAX)
+        return cd_fail(err, CDDP_E_LIMIT,
+                       "that makes 2^%" PRIu64 " variants of the scenario; at most 2^%d are proved one by one", bits,
+                       PATTERN_BITS_MAX);
+    c->variant_count = UINT64_C(1) << bits;
+    return CDDP_OK;
+}
+
+static void write_pattern(prove_command *c, uint64_t variant, size_t when, uint32_t world_size, uint32_t micro_steps)
+{
+    cd_text *t = &c->pattern;
+    cd_text_fini(t);
+    cd_text_init(t, false);
+    for (uint64_t i = 0; i < c->sync_places; i++, when++, variant >>= 1)
+        cd_text_printf(t, "when.%zu.steps=%" PRIu64 "\nwhen.%zu.micro_steps=%" PRIu64 "\nwhen.%zu.sync=%s\n", when,
+                       i / (micro_steps - 1), when, i % (micro_steps - 1), when, (variant & 1) != 0 ? "true" : "false");
+    for (uint64_t step = 0; step < c->used_steps; step++)
+        for (uint32_t rank = 0; rank < world_size; rank++, when++) {
+            cd_text_printf(t, "when.%zu.ranks=%" PRIu32 "\nwhen.%zu.steps=%" PRIu64 "\nwhen.%zu.uses=", when, rank,
+                           when, step, when);
+            for (size_t u = 0; u < c->unit_count; u++, variant >>= 1)
+                cd_text_printf(t, "%s%s=%d", u > 0 ? "," : "", c->units[u], (variant & 1) == 0);
+            cd_text_push(t, "\n");
+        }
+}
+
+/* Some rank uses nothing: it has no loss to go backward from. */
+static bool has_idle_rank(const prove_command *c, uint64_t variant, uint32_t world_size)
+{
+    const uint64_t nothing = (UINT64_C(1) << c->unit_count) - 1;
+    variant >>= c->sync_places;
+    for (uint64_t i = 0; i < c->used_steps * world_size; i++, variant >>= c->unit_count)
+        if ((variant & nothing) == nothing) return true;
+    return false;
+}
+
+/* ---- proving ---- */
+
+static bool must_stop(void *context)
+{
+    const prove_command *c = context;
+    return cd_interrupt_requested() || (c->time_budget_ns != 0 && cd_os_now_ns() - c->began_ns > c->time_budget_ns);
+}
+
+static void show_progress(void *context, const cd_proof *proof)
+{
+    prove_command *c = context;
+    const uint64_t now = cd_os_now_ns();
+    if (!c->cli->progress || now - c->shown_ns < 100000000u) return;
+    c->shown_ns = now;
+    const double seconds = (double)(now - c->began_ns) / 1e9;
+    fprintf(stderr, "\r\033[K%.1f s: ", seconds);
+    if (c->variant_count > 1)
+        fprintf(stderr, "variant %" PRIu64 " of %" PRIu64 ", ", c->variants + 1, c->variant_count);
+    fprintf(stderr, "%" PRIu64 " of about %.0f orders of rank 0, %" PRIu64 " states", proof->orders_tried,
+            proof->orders_estimate, c->proof.states + proof->states);
+    if (proof->orders_tried > 0 && proof->orders_estimate > (double)proof->orders_tried)
+        fprintf(stderr, ", about %.0f s left", seconds * (proof->orders_estimate / (double)proof->orders_tried - 1));
+    fflush(stderr);
+}
+
+/* Adds what a variant took; keeps its end when that is worse. */
+static void add_proof(prove_command *c, const cd_proof *one)
+{
+    cd_proof *all = &c->proof;
+    const cd_proof sum = *all;
+    const bool is_first = c->variants++ == 0;
+    if (is_first || (one->end != CD_PROOF_HOLDS && all->end == CD_PROOF_HOLDS) || one->end == CD_PROOF_REFUTED)
+        *all = *one;
+    if (!is_first) {
+        all->states = sum.states + one->states;
+        all->events = sum.events + one->events;
+        all->rank_runs = sum.rank_runs + one->rank_runs;
+        all->world_runs = sum.world_runs + one->world_runs;
+        all->orders_tried = sum.orders_tried + one->orders_tried;
+        all->layouts = sum.layouts + one->layouts;
+        if (one->world_count < all->world_count) all->world_count = one->world_count;
+    }
+    c->schedules += one->schedules;
+}
+
+static cddp_status prove_variant(prove_command *c, cddp_error *err)
+{
+    cd_proof one;
+    CD_TRY(check_plan(c, err));
+    /* What the scenario expects is not what a proof is about. */
+    const cddp_text_list exercised = c->words_only ? (cddp_text_list){NULL, 0} : c->plan->expect.exercised;
+    c->plan->expect = (cddp_plan_expect){.verdict = CDDP_EXPECT_VERIFIED, .exercised = exercised};
+    const cd_prove_options options = {.plan = c->plan,
+                                      .registry = c->cli->registry,
+                                      .orders_max = c->orders_max,
+                                      .probes = 8,
+                                      .jobs = (uint32_t)c->jobs,
+                                      .stop = must_stop,
+                                      .progress = show_progress,
+                                      .context = c};
+    CD_TRY(cd_prove(&options, &one, err));
+    add_proof(c, &one);
+    return CDDP_OK;
+}
+
+static cddp_status prove_all(prove_command *c, cddp_error *err)
+{
+    CD_TRY(read_plan(c, err));
+    CD_TRY(count_variants(c, err));
+    cd_interrupt_begin();
+    c->began_ns = cd_os_now_ns();
+    const size_t when = c->plan->when_count;
+    const uint32_t world_size = (uint32_t)c->plan->world.size,
+                   micro_steps = (uint32_t)c->plan->settings.train.micro_steps;
+    const uint64_t patterns = c->variant_count;
+    for (uint64_t v = 0; v < patterns; v++) c->variant_count -= has_idle_rank(c, v, world_size);
+    for (uint64_t v = 0; v < patterns; v++) {
+        if (has_idle_rank(c, v, world_size)) continue;
+        if (patterns > 1) {
+            write_pattern(c, v, when, world_size, micro_steps);
+            CD_TRY(read_plan(c, err));
+        }
+        CD_TRY(prove_variant(c, err));
+        if (c->proof.end == CD_PROOF_REFUTED || c->proof.end == CD_PROOF_STOPPED) break;
+    }
+    if (c->cli->progress && c->shown_ns != 0) fputs("\r\033[K", stderr);
+    return CDDP_OK;
+}
+
+/* ---- the report ---- */
+
+static void put_count(cd_text *text, const prove_command *c)
+{
+    if (c->variants == 1)
+        cd_text_push(text, c->proof.schedules_exactly);
+    else
+        cd_text_printf(text, "%.15g", c->schedules);
+}
+
+static void put_proved(cd_text *text, const prove_command *c)
+{
+    const cd_proof *p = &c->proof;
+    cd_text_printf(text,
+                   "  words       on every one of %" PRIu32 " ranks the gradients of %" PRIu32
+                   " backwards, up to %" PRIu32
+                   " at once, may become ready in any\n              order: the rank issues the same %zu collectives\n",
+                   p->rank_count, p->window_count, p->windows_max, p->letters);
+    if (p->world_count > 0) {
+        cd_text_push(text, "  any ranks   all ranks have one word, and it is the same in worlds of");
+        for (uint32_t i = 0; i < p->world_count; i++)
+            cd_text_printf(text, "%s %" PRIu32, i == 0 ? "" : i + 1 == p->world_count ? " and" : ",", p->worlds[i]);
+        cd_text_push(text, " ranks: no number of ranks can disagree\n");
+    }
+    if (p->values) {
+        cd_text_push(text, "  values      for every gradient value and every one of the ");
+        put_count(text, c);
+        const cddp_plan_join *join = &c->plan->settings.join;
+        cd_text_push(text, " schedules\n              the optimizer receives exactly (1/");
+        if (join->enable && !join->divide_by_initial_world_size)
+            cd_text_push(text, "active ranks");
+        else
+            cd_text_printf(text, "%" PRIu32, p->rank_count);
+        cd_text_push(text, ")·Σ of the declared contributions\n");
+    } else {
+        cd_text_push(text, "  schedules   ");
+        put_count(text, c);
+        cd_text_push(text, "; contents were not judged (--words)\n");
+    }
+}
+
+static void put_effort(cd_text *text, const prove_command *c)
+{
+    const cd_proof *p = &c->proof;
+    cd_text_printf(text, "  search      %" PRIu64 " states of one rank, %" PRIu64 " steps between them", p->states,
+                   p->events);
+    if (p->orders_tried > 1)
+        cd_text_printf(text, "; %" PRIu64 " orders of rank 0 that could change a rebuilt layout, %" PRIu64 " layouts",
+                       p->orders_tried, p->layouts);
+    if (c->variant_count > 1)
+        cd_text_printf(text, "; %" PRIu64 " of %" PRIu64 " variants", c->variants, c->variant_count);
+    cd_text_push(text, "\n");
+    if (p->probes == 0) return;
+    cd_text_printf(
+        text,
+        "  estimate    before the search: about %.4g schedules; %.4g states, for each order that matters anew (%" PRIu32
+        " random descents",
+        p->estimate, p->states_estimate, p->probes);
+    if (p->probe_spread > 0) cd_text_printf(text, ", which differ by %" PRIu32 " %%", p->probe_spread);
+    cd_text_push(text, ")\n");
+}
+
+static void put_assumptions(cd_text *text, const prove_command *c)
+{
+    const cd_proof *p = &c->proof;
+    cd_text_push(
+        text,
+        "  assumes     what a rank does follows from its program, the order of its gradients and the results of its "
+        "collectives;\n"
+        "              collectives of a group take place in order, and their results depend on what is sent alone;\n"
+        "              no faults; the real reducer ran, and one training of ");
+    cd_text_printf(text, "%" PRIu64 " steps", c->plan->settings.train.steps);
+    cd_text_push(text, p->values ? ", with gradients as exact symbols\n" : ", with sizes only\n");
+    if (p->world_count > 0)
+        cd_text_push(text,
+                     "              any ranks: the number of ranks enters as divisor alone, as those worlds show\n");
+}
+
+static void put_letter(cd_text *text, const char *who, bool has, const cd_letter *letter)
+{
+    cd_text_printf(text, "              %s ", who);
+    if (has)
+        cd_letter_print(text, letter);
+    else
+        cd_text_push(text, "nothing more");
+    cd_text_push(text, "\n");
+}
+
+static void put_refuted(cd_text *text, const prove_command *c)
+{
+    const cd_proof *p = &c->proof;
+    const cd_rank_proof *w = &p->parting;
+    if (w->is_refuted) {
+        uint32_t deviations = 0;
+        for (uint32_t k = 0; k < w->counterexample.digit_count; k++) deviations += w->counterexample.digits[k] != 0;
+        cd_text_printf(text,
+                       "  two ranks   rank %" PRIu32 ", with %" PRIu32
+                       " gradient%s out of the engine's order in its backward %" PRIu32 ", against any other rank%s\n",
+                       p->parting_rank, deviations, deviations == 1 ? "" : "s", w->counterexample.window,
+                       w->is_shortest ? "; no fewer do" : "");
+        if (w->message[0] != '\0') {
+            cd_text_push(text, "  ends with   ");
+            cd_text_wrap(text, w->message, 14, 110);
+        } else {
+            const bool same_shape = w->has_said && w->has_expected && cd_letter_fits(&w->said, &w->expected);
+            cd_text_printf(text, "  collective  %zu, counted from 0\n", w->letter);
+            put_letter(text, "this rank:", w->has_said, &w->said);
+            put_letter(text, "others:   ", w->has_expected, &w->expected);
+            if (same_shape) cd_text_push(text, "              of the same shape, with other content\n");
+        }
+    }
+    if (p->culprit[0] != '\0') {
+        cd_text_push(text, w->is_refuted ? "  in a run    " : "  found       ");
+        cd_text_wrap(text, p->culprit, 14, 110);
+    }
+    if (p->has_schedule) {
+        cd_text lines;
+        cd_text_init(&lines, false);
+        cd_text_printf(&lines, "%s%s", cd_text_get(&c->overrides), cd_text_get(&c->pattern));
+        const cd_command_line line = {
+            .source = c->scenario, .overrides = cd_text_get(&lines), .schedule = p->schedule, .plugins = c->cli->args};
+        cd_text_push(text, "  replay      ");
+        cd_command_line_print(text, &line);
+        cd_text_push(text, "\n");
+        cd_text_fini(&lines);
+    }
+}
+
+static int report(prove_command *c)
+{
+    static const struct {
+        const char *word;
+        cd_style style;
+        int exit_code;
+    } ends[] = {[CD_PROOF_HOLDS] = {"proved", CD_STYLE_GREEN, CD_EXIT_VERIFIED},
+                [CD_PROOF_REFUTED] = {"refuted", CD_STYLE_RED, CD_EXIT_FINDINGS},
+                [CD_PROOF_BOUNDED] = {"bounded", CD_STYLE_YELLOW, CD_EXIT_INCONCLUSIVE},
+                [CD_PROOF_STOPPED] = {"inconclusive", CD_STYLE_YELLOW, CD_EXIT_INCONCLUSIVE}};
+    const cd_proof *p = &c->proof;
+    cd_text text;
+    cd_text_init(&text, c->cli->color_out);
+    cd_text_style(&text, ends[p->end].style, "%s", ends[p->end].word);
+    cd_text_printf(&text, "  %s: %s\n", c->scenario, c->plan->title != NULL ? c->plan->title : "");
+    switch (p->end) {
+    case CD_PROOF_HOLDS:
+        put_proved(&text, c);
+        break;
+    case CD_PROOF_REFUTED:
+        put_refuted(&text, c);
+        break;
+    case CD_PROOF_BOUNDED:
+        cd_text_printf(&text, "  not proved  nothing was refuted, but not everything was tried: %s\n", p->bound);
+        break;
+    case CD_PROOF_STOPPED:
+        cd_text_printf(&text, "  not proved  %s; nothing was refuted so far\n",
+                       cd_interrupt_requested() ? "interrupted" : "the budget is used up");
+        break;
+    }
+    put_effort(&text, c);
+    if (p->end != CD_PROOF_REFUTED) put_assumptions(&text, c);
+    const int exit_code = cd_cli_write(c->cli, &text, ends[p->end].exit_code);
+    cd_text_fini(&text);
+    return exit_code;
+}
+
+int cd_command_prove(cd_cli *cli)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    prove_command *c = calloc(1, sizeof *c);
+    if (c == NULL) {
+        (void)cd_fail(&err, CDDP_E_NOMEM, "no memory to prove anything");
+        return cd_cli_fail(cli, &err);
+    }
+    c->cli = cli;
+    cd_text_init(&c->overrides, false);
+    cd_text_init(&c->pattern, false);
+    cddp_status status = read_arguments(c, &err);
+    if (status == CDDP_OK) status = prove_all(c, &err);
+    const int exit_code = status == CDDP_OK ? report(c) : cd_cli_fail(cli, &err);
+    cddp_plan_destroy(c->plan);
+    for (size_t i = 0; i < c->unit_count; i++) free(c->units[i]);
+    free(c->units);
+    cd_text_fini(&c->overrides);
+    cd_text_fini(&c->pattern);
+    free(c);
+    return exit_code;
+}

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Letters, words, and the backend that writes them down. */
+#include "cli/prove_word.h"
+
+#include "cddp/device.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/comm/adopt.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- letters ---- */
+
+static bool is_receiver(const cddp_collective *c, uint32_t group_rank)
+{
+    return ((c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER) && c->root != group_rank) || c->op == CDDP_OP_RECV;
+}
+
+static bool is_rooted(uint32_t op)
+{
+    return op == CDDP_OP_BROADCAST || op == CDDP_OP_REDUCE || op == CDDP_OP_GATHER || op == CDDP_OP_SCATTER ||
+           op == CDDP_OP_SEND || op == CDDP_OP_RECV;
+}
+
+static bool is_reduction(uint32_t op)
+{
+    return op == CDDP_OP_ALLREDUCE || op == CDDP_OP_REDUCE || op == CDDP_OP_REDUCE_SCATTER;
+}
+
+void cd_letter_make(cd_letter *letter, const char *group, const cddp_collective *c, uint32_t group_rank)
+{
+    const cddp_tensor *t =
+        c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER || c->op == CDDP_OP_RECV ? &c->output : &c->input;
+    *letter = (cd_letter){.group = cd_hash_text(group), .label = c->label, .op = c->op, .dtype = CDDP_DTYPE_COUNT};
+    if (is_reduction(c->op)) letter->reduce_op = c->reduce_op;
+    if (is_rooted(c->op)) letter->root = c->root;
+    if (c->op == CDDP_OP_BARRIER || t->device == NULL) return;
+    letter->dtype = t->dtype;
+    letter->numel = c->counts != NULL || c->send_counts != NULL ? -1 : cddp_tensor_numel(t);
+    if (!is_receiver(c, group_rank) && (t->device->flags & (CDDP_DEVICE_VALUES | CDDP_DEVICE_EXACT)) != 0 &&
+        t->device->digest(t, &letter->digest, NULL) != CDDP_OK)
+        letter->digest = UINT64_MAX;
+}
+
+bool cd_letter_fits(const cd_letter *a, const cd_letter *b)
+{
+    return a->group == b->group && a->op == b->op && a->reduce_op == b->reduce_op && a->root == b->root &&
+           a->dtype == b->dtype && a->numel == b->numel && a->label == b->label &&
+           (a->content == b->content || a->content == 0 || b->content == 0);
+}
+
+void cd_letter_print(cd_text *text, const cd_letter *l)
+{
+    cd_text_printf(text, "%s", cddp_op_name((cddp_op)l->op));
+    if (is_reduction(l->op)) cd_text_printf(text, " %s", cddp_red_op_name((cddp_red_op)l->reduce_op));
+    if (l->dtype < CDDP_DTYPE_COUNT && l->numel >= 0)
+        cd_text_printf(text, " of %" PRId64 " %s", l->numel, cddp_dtype_name((cddp_dtype)l->dtype));
+    if (is_rooted(l->op)) cd_text_printf(text, " root %" PRIu32, l->root);
+    if (l->label > 0) cd_text_printf(text, ", bucket %" PRIu64, l->label - 1);
+}
+
+/* ---- words ---- */
+
+cddp_status cd_word_push(cd_word *word, size_t at, const cd_letter *letter, cddp_error *err)
+{
+    if (!cd_vec_grow(cddp_allocator_default(), (void **)&word->letters, &word->capacity, at + 1, sizeof *word->letters))
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a word of %zu letters", at);
+    word->letters[at] = *letter;
+    word->count = at + 1;
+    return CDDP_OK;
+}
+
+cddp_status cd_word_copy(cd_word *to, const cd_word *from, cddp_error *err)
+{
+    to->count = 0;
+    for (size_t i = 0; i < from->count; i++) CD_TRY(cd_word_push(to, i, &from->letters[i], err));
+    return CDDP_OK;
+}
+
+void cd_word_fini(cd_word *word)
+{
+    cd_release(cddp_allocator_default(), word->letters, word->capacity * sizeof *word->letters);
+    *word = (cd_word){0};
+}
+
+uint64_t cd_word_digest(const cd_word *word)
+{
+    uint64_t h = word->count;
+    for (size_t i = 0; i < word->count; i++) {
+        const cd_letter *l = &word->letters[i];
+        const uint64_t fields[] = {l->group,
+                                   l->label,
+                                   l->digest,
+                                   (uint64_t)l->numel,
+                                   (uint64_t)l->op << 32 | l->reduce_op,
+                                   (uint64_t)l->root << 32 | l->dtype};
+        h = cd_hash64(fields, sizeof fields, h);
+    }
+    return h;
+}
+
+/* ---- several words ---- */
+
+/* The place of the next letter of this group at or behind `at`; count when there is none. */
+static size_t next_of_group(const cd_word *word, uint64_t group, size_t at)
+{
+    while (at < word->count && word->letters[at].group != group) at++;
+    return at;
+}
+
+static bool group_fits(const cd_word *words, uint32_t a, uint32_t b, uint64_t group, cd_words_conflict *conflict)
+{
+    size_t i = next_of_group(&words[a], group, 0), j = next_of_group(&words[b], group, 0);
+    if (j == words[b].count) return true; /* no member */
+    for (;;) {
+        const bool has_i = i < words[a].count, has_j = j < words[b].count;
+        if (!has_i && !has_j) return true;
+        if (!has_i || !has_j || !cd_letter_fits(&words[a].letters[i], &words[b].letters[j])) {
+            *conflict = (cd_words_conflict){CD_WORDS_PART, {a, b}, {i, j}, {has_i, has_j}};
+            return false;
+        }
+        i = next_of_group(&words[a], group, i + 1);
+        j = next_of_group(&words[b], group, j + 1);
+    }
+}
+
+/* Is rank r a member of the group, and has it not yet reached its next collective? */
+static bool is_missing(const cd_word *words, const size_t *at, uint32_t r, uint64_t group)
+{
+    return next_of_group(&words[r], group, at[r]) < words[r].count && words[r].letters[at[r]].group != group;
+}
+
+/* Lets every collective take place that all members have reached, until none is left, or nobody can go on. */
+static void wait_in_turn(const cd_word *words, uint32_t count, size_t *at, cd_words_conflict *conflict)
+{
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (uint32_t r = 0; r < count; r++) {
+            if (at[r] == words[r].count) continue;
+            const uint64_t group = words[r].letters[at[r]].group;
+            bool complete = true;
+            for (uint32_t q = 0; q < count; q++) complete = complete && !is_missing(words, at, q, group);
+            if (!complete) continue;
+            for (uint32_t q = 0; q < count; q++)
+                if (at[q] < words[q].count && words[q].letters[at[q]].group == group) at[q]++;
+            moved = true;
+        }
+    }
+    for (uint32_t r = 0; r < count; r++)
+        for (uint32_t q = 0; at[r] < words[r].count && q < count; q++)
+            if (is_missing(words, at, q, words[r].letters[at[r]].group)) {
+                *conflict = (cd_words_conflict){CD_WORDS_WAIT, {r, q}, {at[r], at[q]}, {true, true}};
+                return;
+            }
+}
+
+cddp_status cd_words_compare(const cd_word *words, uint32_t count, cd_words_conflict *conflict, cddp_error *err)
+{
+    *conflict = (cd_words_conflict){.end = CD_WORDS_FIT};
+    for (uint32_t a = 0; a < count; a++)
+        for (size_t i = 0; i < words[a].count; i++) {
+            const uint64_t group = words[a].letters[i].group;
+            if (next_of_group(&words[a], group, 0) != i) continue;
+            for (uint32_t b = a + 1; b < count; b++)
+                if (!group_fits(words, a, b, group, conflict)) return CDDP_OK;
+        }
+    size_t *at = calloc(count + 1, sizeof *at);
+    if (at == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to compare %" PRIu32 " words", count);
+    wait_in_turn(words, count, at, conflict);
+    free(at);
+    return CDDP_OK;
+}
+
+/* ---- results ---- */
+
+const cddp_tensor *cd_results_find(const cd_results *results, uint32_t rank, uint64_t group, uint64_t sequence)
+{
+    for (size_t i = 0; i < results->count; i++) {
+        const cd_told *t = &results->items[i];
+        if (t->sequence == sequence && t->group == group && t->rank == rank) return &t->tensor;
+    }
+    return NULL;
+}
+
+void cd_results_fini(cd_results *results)
+{
+    for (size_t i = 0; i < results->count; i++) {
+        const cddp_tensor *t = &results->items[i].tensor;
+        t->device->release(t->device, t->dtype, cddp_tensor_numel(t) + 1, t->storage);
+    }
+    cd_release(cddp_allocator_default(), results->items, results->capacity * sizeof *results->items);
+    *results = (cd_results){0};
+}
+
+static cddp_status results_push(cd_results *results, const cd_told *told, const cddp_tensor *value, cddp_error *err)
+{
+    if (!cd_vec_grow(cddp_allocator_default(), (void **)&results->items, &results->capacity, results->count + 1,
+                     sizeof *results->items))
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu results", results->count);
+    const cddp_device *device = value->device;
+    const int64_t numel = cddp_tensor_numel(value);
+    void *storage = NULL;
+    CD_TRY(device->allocate(device, value->dtype, numel + 1, &storage, err));
+    cd_told *t = &results->items[results->count];
+    *t = *told;
+    t->tensor = cddp_tensor_of(device, storage, 0, value->dtype, value->sizes, value->dim_count);
+    results->count++;
+    return numel > 0 ? device->copy(&t->tensor, value, NULL, err) : CDDP_OK;
+}
+
+/* ---- the tap ---- */
+
+typedef struct tap_group {
+    cd_word_tap *tap;
+    cddp_rank *rank;
+    void *inner;
+    uint32_t group_rank;
+    uint64_t name;
+    char text[64];
+} tap_group;
+
+typedef struct tap_work {
+    void *inner;
+    cddp_collective collective;
+    bool is_told;
+} tap_work;
+
+static cddp_status tap_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
+                            cddp_error *err)
+{
+    cd_word_tap *tap = backend->self;
+    tap_group *g = cd_allocate_zero(rank->allocator, sizeof *g);
+    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
+    *g = (tap_group){.tap = tap, .rank = rank, .group_rank = spec->group_rank, .name = cd_hash_text(spec->name)};
+    snprintf(g->text, sizeof g->text, "%s", spec->name);
+    cddp_status status = tap->inner.open(tap->given, rank, spec, &g->inner, err);
+    if (status != CDDP_OK) {
+        cd_release(rank->allocator, g, sizeof *g);
+        return status;
+    }
+    *group = g;
+    return CDDP_OK;
+}
+
+static void tap_close(void *group)
+{
+    tap_group *g = group;
+    if (g == NULL) return;
+    g->tap->inner.close(g->inner);
+    cd_release(g->rank->allocator, g, sizeof *g);
+}
+
+static cddp_status tap_post(void *group, const cddp_collective *c, void **work, cddp_error *err)
+{
+    tap_group *g = group;
+    cd_letter letter;
+    tap_work *w = cd_allocate_zero(g->rank->allocator, sizeof *w);
+    if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for an operation");
+    w->collective = *c;
+    cd_letter_make(&letter, g->text, c, g->group_rank);
+    cd_word *word = &g->tap->words[g->rank->rank];
+    cddp_status status = cd_word_push(word, word->count, &letter, err);
+    if (status == CDDP_OK) status = g->tap->inner.post(g->inner, c, &w->inner, err);
+    if (status != CDDP_OK) {
+        cd_release(g->rank->allocator, w, sizeof *w);
+        return status;
+    }
+    *work = w;
+    return CDDP_OK;
+}
+
+static cddp_status keep(tap_group *g, tap_work *w, cddp_error *err)
+{
+    const cddp_tensor *out = &w->collective.output;
+    if (w->is_told || out->device == NULL || (out->device->flags & (CDDP_DEVICE_VALUES | CDDP_DEVICE_EXACT)) == 0)
+        return CDDP_OK;
+    w->is_told = true;
+    const cd_told told = {.group = g->name, .sequence = w->collective.sequence, .rank = g->rank->rank};
+    return results_push(&g->tap->results, &told, out, err);
+}
+
+static cddp_status tap_test(void *group, void *work, bool *done, cddp_error *err)
+{
+    tap_group *g = group;
+    tap_work *w = work;
+    CD_TRY(g->tap->inner.test(g->inner, w->inner, done, err));
+    if (*done) CD_TRY(keep(g, w, err));
+    return CDDP_OK;
+}
+
+static cddp_status tap_wait(void *group, void *work, uint64_t timeout_ns, cddp_error *err)
+{
+    tap_group *g = group;
+    tap_work *w = work;
+    CD_TRY(g->tap->inner.wait(g->inner, w->inner, timeout_ns, err));
+    CD_TRY(keep(g, w, err));
+    return CDDP_OK;
+}
+
+static void tap_release(void *group, void *work)
+{
+    tap_group *g = group;
+    tap_work *w = work;
+    g->tap->inner.release(g->inner, w->inner);
+    cd_release(g->rank->allocator, w, sizeof *w);
+}
+
+static cddp_status tap_abort(void *group, const char *reason, cddp_error *err)
+{
+    tap_group *g = group;
+    return g->tap->inner.abort(g->inner, reason, err);
+}
+
+static void tap_describe(void *group, void *work, char *text, size_t text_bytes)
+{
+    tap_group *g = group;
+    g->tap->inner.describe(g->inner, ((tap_work *)work)->inner, text, text_bytes);
+}
+
+cddp_status cd_word_tap_init(cd_word_tap *tap, const cddp_backend *inner, uint32_t rank_count, cddp_error *err)
+{
+    *tap = (cd_word_tap){.given = inner, .rank_count = rank_count};
+    CD_TRY(cd_backend_adopt(inner, &tap->inner, err));
+    tap->words = calloc(rank_count, sizeof *tap->words);
+    if (tap->words == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the words of %" PRIu32 " ranks", rank_count);
+    tap->table = (cddp_backend){.size = sizeof tap->table,
+                                .abi = CDDP_BACKEND_ABI,
+                                .name = inner->name,
+                                .capabilities = tap->inner.capabilities,
+                                .self = tap,
+                                .open = tap_open,
+                                .close = tap_close,
+                                .post = tap_post,
+                                .test = tap_test,
+                                .wait = tap_wait,
+                                .release = tap_release,
+                                .abort = tap_abort,
+                                .describe = tap_describe};
+    return CDDP_OK;
+}
+
+void cd_word_tap_fini(cd_word_tap *tap)
+{
+    for (uint32_t r = 0; tap->words != NULL && r < tap->rank_count; r++) cd_word_fini(&tap->words[r]);
+    free(tap->words);
+    cd_results_fini(&tap->results);
+    *tap = (cd_word_tap){0};
+}
