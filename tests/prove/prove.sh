@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# prove.sh CDDP_VERIFY SCENARIOS: prove as a user calls it. Every claim prints its name; the first that does not hold ends
+# the script with what was seen.
+set -u
+verify=$1 scenarios=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 2
+
+fail() { printf 'FAILED: %s\n' "$claim" "$@" >&2; cat out err >&2; exit 1; }
+# expect EXIT COMMAND…: runs it, its output in out and err
+expect() {
+    local wanted=$1
+    shift
+    "$@" > out 2> err
+    local got=$?
+    [ "$got" -eq "$wanted" ] || fail "exit $got, wanted $wanted: $*"
+}
+says() { grep -qF -- "$1" out || fail "standard output lacks: $1"; }
+silent() { ! grep -qF -- "$1" out || fail "standard output has: $1"; }
+complains() { grep -qF -- "$1" err || fail "standard error lacks: $1"; }
+
+cat > small.toml <<'TOML'
+schema = 1
+title = "two parameters on two ranks"
+[world]
+size = 2
+[model]
+name = "chain"
+options = "depth=1"
+[train]
+steps = 1
+TOML
+
+claim="every schedule of a small scenario is counted, and exploring them one by one agrees"
+expect 0 "$verify" prove small.toml
+says "proved  small.toml"
+says "every one of the 4 schedules"
+says "exactly (1/2)·Σ"
+expect 0 "$verify" explore small.toml --strategy exhaustive --set model.device=symbol
+says "exhaustive: every combination of choices was tried"
+
+claim="the estimate before the search is the count, where the tree is regular"
+expect 0 "$verify" prove "$scenarios/proofs/find_unused.toml"
+says "12,899,450,880,000 schedules"
+says "about 1.29e+13 schedules"
+
+claim="what a proof assumes is printed with it"
+says "assumes"
+says "no faults"
+says "any ranks"
+
+claim="two ranks and three ranks, as the catalogue has them"
+for name in find_unused views accumulation gan; do
+    for size in 2 3; do
+        expect 0 "$verify" prove "$scenarios/proofs/$name.toml" -n $size --budget 100s
+        says "proved"
+        says "exactly (1/$size)·Σ"
+    done
+done
+
+claim="several processes find what one finds"
+expect 0 "$verify" prove "$scenarios/proofs/accumulation.toml"
+cp out one
+expect 0 "$verify" prove "$scenarios/proofs/accumulation.toml" --jobs 2
+cmp -s out one || fail "two processes say something else"
+
+claim="a proof that did not try everything is bounded, and never called a proof"
+expect 4 "$verify" prove "$scenarios/proofs/accumulation.toml" --budget 3
+says "bounded"
+says "not all"
+! grep -q "^proved" out || fail "it says proved"
+silent "every one of"
+expect 4 "$verify" prove small.toml --set model.options=depth=7
+says "bounded"
+silent "every one of"
+
+claim="a budget of time ends in inconclusive"
+expect 4 "$verify" prove "$scenarios/proofs/plain.toml" --budget 1s
+says "inconclusive"
+says "the budget is used up"
+silent "every one of"
+
+claim="Ctrl-C ends a proof cleanly"
+"$verify" prove "$scenarios/proofs/plain.toml" > out 2> err &
+pid=$!
+sleep 1
+kill -INT $pid
+wait $pid
+[ $? -eq 4 ] || fail "not 4 after an interrupt"
+says "interrupted"
+
+claim="all patterns of sync flags, and all sets of used units"
+expect 0 "$verify" prove small.toml --set train.micro_steps=3 --no-sync 2
+says "4 of 4 variants"
+expect 0 "$verify" prove small.toml --set model.options=depth=2 --set ddp.find_unused_parameters=true --used-sets 1
+says "9 of 9 variants"
+
+claim="a set of used units that breaks the scenario is found, with the line that replays it"
+expect 1 "$verify" prove small.toml --set model.options=depth=2 --used-sets 1
+says "refuted"
+line=$(sed -n 's/^  replay *cddp-verify //p' out)
+[ -n "$line" ] || fail "no replay line"
+eval "expect 1 \"$verify\" $line"
+
+claim="sizes instead of contents: sixteen gradients at once"
+expect 0 "$verify" prove small.toml --words --set model.options=depth=4 --set ddp.find_unused_parameters=true
+says "contents were not judged"
+says "any ranks"
+silent "every gradient value"
+
+claim="groups in opposite order are refuted"
+expect 1 "$verify" prove "$scenarios/bugs/groups_in_opposite_order.toml"
+says "I-LIVE"
+
+claim="what cannot be proved is said in one sentence"
+expect 2 "$verify" prove
+complains "name one scenario"
+expect 3 "$verify" prove "$scenarios/faults/slow_rank.toml"
+complains "plants faults"
+expect 3 "$verify" prove "$scenarios/order/shuffled_with_unused.toml"
+complains "fixes the order"
+expect 2 "$verify" prove small.toml --budget soon
+complains "neither a number"
+expect 2 "$verify" prove small.toml --no-sync 1
+complains "micro-steps that are not the last"
+expect 2 "$verify" prove small.toml --used-sets 2
+complains "the scenario has 1 steps"
+expect 2 "$verify" prove "$scenarios/powersgd.toml"
+complains "symbol"
+for file in err; do [ "$(wc -l < $file)" -eq 1 ] || fail "not one line"; done
+echo "prove: all claims hold"

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The search over one rank, against brute force: every order of small windows, one by one. */
+#include "cli/prove_walk.h"
+
+#include "cli/compose.h"
+#include "core/base/alloc.h"
+#include "core/base/hash.h"
+#include "sim/fiber.h"
+#include "tests/support/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct setting {
+    const char *key, *value;
+} setting;
+
+typedef struct plan_case {
+    const char *name;
+    setting settings[10];
+} plan_case;
+
+#define SMALL                                                                                                          \
+    {"model.name", "chain"}, {"ddp.first_bucket_bytes", "16"}, { "ddp.bucket_cap_mb", "0.00008" }
+static const plan_case cases[] = {
+    {"plain", {SMALL, {"model.options", "depth=2,width=4"}, {"train.steps", "2"}}},
+    {"find unused",
+     {SMALL,
+      {"model.options", "depth=2,width=4"},
+      {"train.steps", "2"},
+      {"ddp.find_unused_parameters", "true"},
+      {"when.0.ranks", "1"},
+      {"when.0.uses", "layers.0=0"}}},
+    {"static graph", {SMALL, {"model.options", "depth=2,width=4"}, {"train.steps", "3"}, {"ddp.static_graph", "true"}}},
+    {"views",
+     {SMALL,
+      {"model.options", "depth=2,width=4"},
+      {"train.steps", "2"},
+      {"ddp.gradient_as_bucket_view", "true"},
+      {"train.zero_grad", "zero"}}},
+    {"accumulation", {SMALL, {"model.options", "depth=1,width=4"}, {"train.steps", "2"}, {"train.micro_steps", "3"}}},
+    {"join",
+     {SMALL,
+      {"model.options", "depth=2,width=4"},
+      {"train.steps", "3"},
+      {"join.enable", "true"},
+      {"data.inputs@0", "2"}}},
+    {"batched copy",
+     {SMALL, {"model.options", "depth=2,width=4"}, {"train.steps", "2"}, {"ddp.batched_grad_copy", "true"}}},
+    {"six gradients", {SMALL, {"model.options", "depth=3,width=4"}, {"train.steps", "1"}}},
+};
+#define CASES (sizeof cases / sizeof cases[0])
+
+static void make_plan(const plan_case *c, const char *device, cddp_plan **plan)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    assert_ok(cddp_plan_create(cddp_allocator_default(), plan, &err), &err);
+    for (size_t i = 0; i < 10 && c->settings[i].key != NULL; i++)
+        assert_ok(cddp_plan_set(*plan, c->settings[i].key, c->settings[i].value, &err), &err);
+    assert_ok(cddp_plan_set(*plan, "title", c->name, &err), &err);
+    assert_ok(cddp_plan_set(*plan, "model.device", device, &err), &err);
+    assert_ok(cddp_plan_set(*plan, "schedule.ready", "chosen", &err), &err);
+    assert_ok(cddp_plan_check(*plan, &err), &err);
+}
+
+/* One run in the engine's order. */
+static void record(const cddp_plan *plan, cd_word_tap *tap)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_compose *compose = NULL;
+    cddp_verdict *verdict = NULL;
+    cddp_registry *registry = NULL;
+    assert_ok(cddp_registry_create(NULL, &registry, &err), &err);
+    const cd_compose_options composing = {.plan = plan, .level = CDDP_TRACE_DIGEST};
+    assert_ok(cd_compose_open(&composing, &compose, &err), &err);
+    cddp_run_options running = cddp_run_options_default();
+    cd_compose_fill(compose, &running);
+    assert_ok(cd_word_tap_init(tap, running.backend, (uint32_t)plan->world.size, &err), &err);
+    running.backend = &tap->table;
+    running.registry = registry;
+    assert_ok(cddp_run(&running, &verdict, &err), &err);
+    assert_int_equal(verdict->outcome, CDDP_OUTCOME_VERIFIED);
+    cddp_verdict_destroy(verdict);
+    cd_compose_close(compose);
+    cddp_registry_destroy(registry);
+}
+
+static cd_rank_proof proved(const cddp_plan *plan, const cd_word_tap *tap, uint32_t rank, bool snapshots)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_rank_proof proof;
+    const cd_prove_rank_options options = {
+        .plan = plan, .rank = rank, .results = &tap->results, .word = &tap->words[rank], .snapshots = snapshots};
+    assert_ok(cd_prove_rank(&options, &proof, &err), &err);
+    return proof;
+}
+
+/* ---- brute force ---- */
+
+typedef struct fact {
+    uint64_t key, rest; /* the state, and the order of what is still to come */
+    uint64_t future;    /* what followed */
+} fact;
+
+typedef struct facts {
+    fact items[20000];
+    size_t count;
+    size_t states; /* distinct (set, key) of this window */
+    struct {
+        uint64_t set, key;
+    } seen[4096];
+} facts;
+
+static facts all; /* too large for the stack */
+
+static void note_state(uint64_t set, uint64_t key)
+{
+    for (size_t i = 0; i < all.states; i++)
+        if (all.seen[i].set == set && all.seen[i].key == key) return;
+    assert_true(all.states < 4096);
+    all.seen[all.states].set = set;
+    all.seen[all.states++].key = key;
+}
+
+static void note_fact(const fact *f)
+{
+    for (size_t i = 0; i < all.count; i++)
+        if (all.items[i].key == f->key && all.items[i].rest == f->rest) {
+            assert_int_equal(all.items[i].future, f->future); /* equal keys, equal future */
+            return;
+        }
+    assert_true(all.count < 20000);
+    all.items[all.count++] = *f;
+}
+
+/* Walks one order of one window to the end of the program. */
+static void walk_order(const cd_prove_rank_options *options, cd_word *word, const cd_window_choice *choice)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_rank_walk w;
+    uint64_t keys[CD_PROVE_EVENTS_MAX], rests[CD_PROVE_EVENTS_MAX];
+    size_t said[CD_PROVE_EVENTS_MAX];
+    uint32_t order[CD_PROVE_EVENTS_MAX], n = choice->digit_count;
+    cd_rank_walk_init(&w, options, cddp_allocator_default(), word);
+    assert_ok(cd_rank_walk_begin(&w, &err), &err);
+    while (w.window < choice->window) assert_ok(cd_rank_walk_choose(&w, NULL, &err), &err);
+    assert_int_equal(w.firing_count, n);
+    const uint64_t everything = w.left;
+    uint64_t left = w.left;
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t digit = choice->digits[k], e = 0;
+        while ((left >> e & 1) == 0 || digit-- > 0) e++;
+        order[k] = e;
+        left &= ~(UINT64_C(1) << e);
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        assert_ok(cd_rank_walk_fire(&w, order[k], &err), &err);
+        keys[k] = cd_rank_walk_key(&w);
+        said[k] = w.letter_count;
+        note_state(everything & ~w.left, keys[k]);
+        rests[k] = cd_hash64(order + k + 1, (n - k - 1) * sizeof *order, choice->window);
+    }
+    assert_ok(cd_rank_walk_next_window(&w, &err), &err);
+    const uint64_t end = cd_rank_walk_key(&w);
+    assert_ok(cd_rank_walk_to_the_end(&w, &err), &err); /* and says the expected word, or fails */
+    for (uint32_t k = 0; k < n; k++) note_fact(&(fact){keys[k], rests[k], cd_hash_mix(end, w.letter_count - said[k])});
+    cd_rank_walk_fini(&w);
+}
+
+static bool next_order(cd_window_choice *c)
+{
+    for (uint32_t k = c->digit_count; k-- > 0;) {
+        if (c->digits[k] + 1 < c->digit_count - k) {
+            c->digits[k]++;
+            return true;
+        }
+        c->digits[k] = 0;
+    }
+    return false;
+}
+
+static void compare_with_brute_force(const cddp_plan *plan, const cd_word_tap *tap, uint32_t rank)
+{
+    cd_rank_proof proof = proved(plan, tap, rank, true);
+    const cd_prove_rank_options options = {
+        .plan = plan, .rank = rank, .results = &tap->results, .word = &tap->words[rank]};
+    uint64_t states = 0, steps = 0;
+    assert_false(proof.is_refuted);
+    assert_true(proof.is_complete);
+    assert_true(proof.window_count > 0);
+    for (uint32_t w = 0; w < proof.window_count; w++) {
+        cd_window_choice choice = {.window = w, .digit_count = proof.windows[w]};
+        all.count = all.states = 0;
+        do walk_order(&options, &proof.word, &choice);
+        while (next_order(&choice));
+        states += all.states + 1; /* and the one before the first gradient */
+        steps += (uint64_t)proof.windows[w] << (proof.windows[w] - 1);
+    }
+    assert_int_equal(proof.states, states);
+    assert_int_equal(proof.events, steps);
+    assert_int_equal(proof.roots, proof.window_count);
+    cd_rank_proof_fini(&proof);
+}
+
+TEST(prove_rank, equal_keys_have_equal_futures_and_no_order_is_missed)
+{
+    static const char *const devices[] = {"symbol", "shape"};
+    for (size_t i = 0; i < CASES; i++)
+        for (size_t d = 0; d < 2; d++) {
+            cddp_plan *plan = NULL;
+            cd_word_tap tap;
+            make_plan(&cases[i], devices[d], &plan);
+            record(plan, &tap);
+            for (uint32_t r = 0; r < plan->world.size; r++) {
+                cd_test_row("%s on %s, rank %u", cases[i].name, devices[d], r);
+                compare_with_brute_force(plan, &tap, r);
+            }
+            cd_word_tap_fini(&tap);
+            cddp_plan_destroy(plan);
+        }
+}
+
+TEST(prove_rank, going_back_by_snapshot_visits_what_going_there_again_visits)
+{
+    if (cd_fiber_has_shadow()) {
+        print_message("skipped: a sanitizer build has no snapshots\n");
+        return;
+    }
+    for (size_t i = 0; i < CASES; i++) {
+        cddp_plan *plan = NULL;
+        cd_word_tap tap;
+        make_plan(&cases[i], "shape", &plan);
+        record(plan, &tap);
+        for (uint32_t r = 0; r < plan->world.size; r++) {
+            cd_test_row("%s, rank %u", cases[i].name, r);
+            cd_rank_proof again = proved(plan, &tap, r, false), snapshot = proved(plan, &tap, r, true);
+            assert_false(again.is_refuted || snapshot.is_refuted);
+            assert_true(again.is_complete && snapshot.is_complete);
+            assert_int_equal(again.states, snapshot.states);
+            assert_int_equal(again.events, snapshot.events);
+            assert_int_equal(again.proposing, snapshot.proposing);
+            assert_int_equal(cd_word_digest(&again.word), cd_word_digest(&snapshot.word));
+            assert_true(snapshot.runs < again.runs);
+            cd_rank_proof_fini(&again);
+            cd_rank_proof_fini(&snapshot);
+        }
+        cd_word_tap_fini(&tap);
+        cddp_plan_destroy(plan);
+    }
+}
+
+TEST(prove_rank, the_window_that_decides_the_layout_is_found)
+{
+    static const struct {
+        size_t plan;
+        int32_t window;
+    } expected[] = {{0, 0}, {1, -1}, {2, 1}, {4, 2}};
+    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+        cddp_plan *plan = NULL;
+        cd_word_tap tap;
+        make_plan(&cases[expected[i].plan], "symbol", &plan);
+        record(plan, &tap);
+        cd_test_row("%s", cases[expected[i].plan].name);
+        cd_rank_proof proof = proved(plan, &tap, 0, false);
+        assert_int_equal(proof.proposing, expected[i].window);
+        cd_rank_proof_fini(&proof);
+        cd_word_tap_fini(&tap);
+        cddp_plan_destroy(plan);
+    }
+}
+
+/* A changed letter of the record: every kind is noticed, in the letter that was changed. */
+TEST(prove_rank, a_word_with_any_letter_changed_is_no_longer_the_rank_s)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    cd_word_tap tap;
+    make_plan(&cases[0], "symbol", &plan);
+    record(plan, &tap);
+    cd_word *word = &tap.words[1];
+    assert_true(word->count > 5);
+    for (size_t i = 0; i < word->count; i++)
+        for (int kind = 0; kind < 6; kind++) {
+            const cd_letter kept = word->letters[i];
+            cd_letter *l = &word->letters[i];
+            if (kind == 0) l->group ^= 1;
+            if (kind == 1) l->op ^= 1;
+            if (kind == 2) l->numel += 1;
+            if (kind == 3) l->dtype ^= 1;
+            if (kind == 4) l->label += 1;
+            if (kind == 5) l->digest ^= 1;
+            cd_rank_proof proof;
+            const cd_prove_rank_options options = {.plan = plan, .rank = 1, .results = &tap.results, .word = word};
+            char place[64];
+            snprintf(place, sizeof place, "from collective %zu on", i);
+            cd_test_row("letter %zu, kind %d", i, kind);
+            assert_fails(cd_prove_rank(&options, &proof, &err), CDDP_E_MISMATCH, &err, place);
+            err = (cddp_error)CDDP_ERROR_INIT;
+            *l = kept;
+        }
+    cd_word_tap_fini(&tap);
+    cddp_plan_destroy(plan);
+}
+
+TEST(prove_rank, a_window_that_is_too_large_is_sampled_and_the_proof_is_not_complete)
+{
+    static const plan_case large = {"large", {SMALL, {"model.options", "depth=7,width=2"}, {"train.steps", "1"}}};
+    cddp_plan *plan = NULL;
+    cd_word_tap tap;
+    make_plan(&large, "symbol", &plan);
+    record(plan, &tap);
+    cd_rank_proof proof = proved(plan, &tap, 0, false);
+    assert_false(proof.is_complete);
+    assert_false(proof.is_refuted);
+    assert_int_equal(proof.windows[0], 14);
+    cd_rank_proof_fini(&proof);
+    cd_word_tap_fini(&tap);
+    cddp_plan_destroy(plan);
+}
+
+/* "a1 b2": groups by letter, lengths by digit. */
+static cd_word spelled(const char *text)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_word word = {0};
+    for (; *text != '\0'; text += text[2] == ' ' ? 3 : 2) {
+        const cd_letter letter = {.group = (uint64_t)text[0], .numel = text[1] - '0'};
+        assert_ok(cd_word_push(&word, word.count, &letter, &err), &err);
+    }
+    return word;
+}
+
+TEST(prove_words, ranks_part_by_group_and_wait_across_groups)
+{
+    static const struct {
+        const char *words[3];
+        cd_words_end end;
+        uint32_t ranks[2];
+    } rows[] = {
+        {{"a1 b2 a3", "a1 b2 a3", "a1 b2 a3"}, CD_WORDS_FIT, {0, 0}},
+        {{"a1 b2", "a1", "b2"}, CD_WORDS_FIT, {0, 0}},
+        {{"a1 a2", "a1 a3", "a1 a2"}, CD_WORDS_PART, {0, 1}},
+        {{"a1 a2", "a1 a2", "a1"}, CD_WORDS_PART, {0, 2}},
+        {{"a1 b2", "b2 a1", "a1 b2"}, CD_WORDS_WAIT, {0, 1}},
+        {{"a1 b1", "b1 c1", "c1 a1"}, CD_WORDS_WAIT, {0, 2}},
+        {{"a1 b1", "b1 c1", "a1 c1"}, CD_WORDS_FIT, {0, 0}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_words_conflict conflict;
+        cd_word words[3];
+        cd_test_row("%zu", i);
+        for (int r = 0; r < 3; r++) words[r] = spelled(rows[i].words[r]);
+        assert_ok(cd_words_compare(words, 3, &conflict, &err), &err);
+        assert_int_equal(conflict.end, rows[i].end);
+        assert_int_equal(conflict.ranks[0], rows[i].ranks[0]);
+        assert_int_equal(conflict.ranks[1], rows[i].ranks[1]);
+        for (int r = 0; r < 3; r++) cd_word_fini(&words[r]);
+    }
+}
+
+TEST_MAIN(ROW(prove_words, ranks_part_by_group_and_wait_across_groups),
+          ROW(prove_rank, equal_keys_have_equal_futures_and_no_order_is_missed),
+          ROW(prove_rank, going_back_by_snapshot_visits_what_going_there_again_visits),
+          ROW(prove_rank, the_window_that_decides_the_layout_is_found),
+          ROW(prove_rank, a_word_with_any_letter_changed_is_no_longer_the_rank_s),
+          ROW(prove_rank, a_window_that_is_too_large_is_sampled_and_the_proof_is_not_complete))
