@@ -116,7 +116,8 @@ static cddp_status check_plan(const prove_command *c, cddp_error *err)
 static cddp_status find_units(prove_command *c, cddp_error *err)
 {
     cd_replica *replica = NULL;
-    CD_TRY(cd_replica_create(c->plan, 0, cddp_allocator_default(), &replica, err));
+    const cd_replica_options options = {.plan = c->plan, .allocator = cddp_allocator_default()};
+    CD_TRY(cd_replica_create(&options, &replica, err));
     const cd_model *model = replica->model;
     c->unit_count = model->unit_count;
     c->units = calloc(model->unit_count + 1, sizeof *c->units);

@@ -327,7 +327,7 @@ typedef struct collection {
 
 static cddp_status collect_firing(void *context, uint32_t parameter, const cd_gradient *arrived, cddp_error *err)
 {
-    collection *c = context;
+    collection *c = ((const cd_trainer *)context)->collection;
     if (c->count == c->capacity) {
         return cd_fail(err, CDDP_E_LIMIT, "a backward fires more than %zu times", c->capacity);
     }
@@ -354,10 +354,13 @@ cddp_status cd_trainer_open_micro(cd_trainer *t, const cd_micro *micro, cd_firin
     if (!cd_micro_contributes(micro)) {
         return CDDP_OK;
     }
-    const cd_graph_callbacks collecting = {.context = &c, .collect = collect_firing};
+    cd_graph_callbacks collecting = t->replica->graph->callbacks;
+    collecting.collect = collect_firing;
+    t->collection = &c;
     cd_graph_set_callbacks(t->replica->graph, &collecting);
     const cddp_status status = cd_replica_backward(t->replica, micro, losses, micro->forwards, false, err);
     cd_trainer_set_callbacks(t);
+    t->collection = NULL;
     *count = c.count;
     return status;
 }

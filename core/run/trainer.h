@@ -78,6 +78,7 @@ typedef struct cd_trainer {
     cd_blob checkpoint;
     /* the micro-step at hand */
     const cd_micro *micro;
+    struct collection *collection; /* open_micro: where firings go; else NULL */
     uint32_t gradient_count;  /* that became ready in the running backward */
     bool has_stepped;         /* the step was taken, or given up, inside the micro-step */
     uint32_t step;
