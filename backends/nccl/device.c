@@ -6,7 +6,7 @@
 ** write waits only for data that is too large for the staging ring.
 **
 ** Orders     norm: element i is squared in f64 and added to lane i mod 8192 in order; the lanes are added pairwise,
-*lane
+** lane
 **            l to lane l + 4096, then + 2048, … matmul: cuBLAS's own order where it takes the operands and is here,
 **            else k = 0, 1, 2, … as on cpu.
 ** Not here: what a kernel computes (kernels.cu), memory and streams (cuda.c).

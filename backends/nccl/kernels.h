@@ -3,7 +3,7 @@
 **
 ** Arithmetic is that of core/tensor/kernels.h, operation by operation and rounding by rounding, so that the bits are
 ** the cpu device's. The one exception is the payload of a NaN that arithmetic makes or passes on: a GPU answers with
-*its
+** its
 ** canonical NaN. Conversions between f32 and the 16-bit dtypes keep the payload: they are the cpu's integer arithmetic.
 **
 ** Every kernel is a loop over elements that knows nothing of other threads: no shared memory, no barrier, no atomic.

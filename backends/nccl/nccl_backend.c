@@ -3,7 +3,7 @@
 **
 ** Invariants:
 **   N1  a work is on exactly one list, in flight or free; a work that was released stays in flight until the GPU is
-*done
+** done
 **       with it, because its events and its stand-ins for host memory are still in use;
 **   N2  works are issued in order of posting, messages together (nccl_group.h);
 **   N3  the group fails once: the first reason is told by every call from then on, and the communicator is aborted then
@@ -15,7 +15,7 @@
 ** point (default: made afresh).
 **
 ** Limits: messages between two ranks pair up in order of posting; tags are not compared. A rank is a process: NCCL
-*reads
+** reads
 ** its settings once, and two ranks of one process would share a GPU's default stream.
 */
 #define _POSIX_C_SOURCE 200809L

@@ -103,9 +103,10 @@ cddp_status cd_nccl_settle(cd_nccl_group *group, ncclResult_t code, const char *
 typedef struct cd_nccl_place {
     uint32_t local_rank, local_count; /* among the ranks of this host */
     uint32_t gpu_count;
-    bool shared; /* somewhere in the world more ranks than GPUs share a host */
+    bool one_host; /* the whole world is on one */
+    bool shared;   /* somewhere in the world more ranks than GPUs share a host */
 } cd_nccl_place;
-/* hosts: (world_size) "name gpu_count" of each rank. Pure. */
+/* hosts: (world_size) "host/first_gpu gpu_count" of each rank. Pure. */
 cddp_status cd_nccl_place_of(const char *const *hosts, uint32_t world_size, uint32_t rank, cd_nccl_place *place,
                              cddp_error *err) CDDP_MUST_CHECK;
 

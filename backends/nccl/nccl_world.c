@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finding each other: which rank takes which GPU, and the communicator of a group.
 **
-** Every rank tells the rendezvous its host and how many GPUs it sees. Ranks of one host take its GPUs in turn, lowest
-** rank first. NCCL refuses two ranks on one GPU of one host; for verification on a machine with fewer GPUs than ranks
+** Every rank tells the rendezvous its host with the first GPU that it sees, and how many it sees. Ranks that see the
+** same ones take them in turn, lowest rank first; ranks that were given GPUs of their own (CUDA_VISIBLE_DEVICES) keep
+** them. NCCL refuses two ranks on one GPU of one host; for verification on a machine with fewer GPUs than ranks
 ** each rank is therefore told (NCCL_HOSTID) that it is a host of its own, and that hosts talk over sockets. What a user
 ** has set stays set. This works for processes only, and is slow.
 **
@@ -24,7 +25,7 @@
 #define HOST_BYTES 128
 #define POLL_NS UINT64_C(50000)
 
-/* "name gpu_count" → length of the name, and the count. */
+/* "host/first_gpu gpu_count" → length of the name, and the count. */
 static size_t host_parse(const char *text, uint32_t *gpu_count)
 {
     const char *space = strrchr(text, ' ');
@@ -35,7 +36,7 @@ static size_t host_parse(const char *text, uint32_t *gpu_count)
 cddp_status cd_nccl_place_of(const char *const *hosts, uint32_t world_size, uint32_t rank, cd_nccl_place *place,
                              cddp_error *err)
 {
-    cd_nccl_place p = {0};
+    cd_nccl_place p = {.one_host = true};
     for (uint32_t r = 0; r < world_size; r++) {
         uint32_t gpus, others = 0, beside = 0;
         size_t length = host_parse(hosts[r], &gpus);
@@ -47,6 +48,8 @@ cddp_status cd_nccl_place_of(const char *const *hosts, uint32_t world_size, uint
             if (r == rank && q < rank) p.local_rank++;
         }
         p.shared = p.shared || beside > gpus;
+        size_t host = strcspn(hosts[r], "/ ");
+        p.one_host = p.one_host && strncmp(hosts[r], hosts[0], host) == 0 && strcspn(hosts[0], "/ ") == host;
         if (r == rank) {
             p.local_count = beside;
             p.gpu_count = gpus;
@@ -62,10 +65,11 @@ static cddp_status hosts_exchange(cd_nccl_group *g, const cddp_rank *rank, char 
     const cddp_rendezvous *r = g->rendezvous;
     char key[64];
     int gpus = 0;
-    char *mine = texts + (size_t)rank->rank * HOST_BYTES, name[HOST_BYTES - 16] = "";
+    char *mine = texts + (size_t)rank->rank * HOST_BYTES, name[HOST_BYTES - 48] = "", bus[24] = "";
     CD_TRY(cd_cuda_check(cudaGetDeviceCount(&gpus), "counting GPUs", err));
+    if (gpus > 0) CD_TRY(cd_cuda_check(cudaDeviceGetPCIBusId(bus, sizeof bus, 0), "cudaDeviceGetPCIBusId", err));
     (void)gethostname(name, sizeof name - 1);
-    snprintf(mine, HOST_BYTES, "%s %d", name, gpus);
+    snprintf(mine, HOST_BYTES, "%s/%s %d", name, bus, gpus);
     snprintf(key, sizeof key, "nccl/host/%u", rank->rank);
     CD_TRY(r->set(r->self, key, mine, strlen(mine) + 1, err));
     for (uint32_t i = 0; i < rank->world_size; i++) {
@@ -80,7 +84,7 @@ static cddp_status hosts_exchange(cd_nccl_group *g, const cddp_rank *rank, char 
 }
 
 /* NCCL reads these once per process, with its first communicator. */
-static cddp_status share_gpu(const cddp_rank *rank, cddp_error *err)
+static cddp_status share_gpu(const cddp_rank *rank, bool one_host, cddp_error *err)
 {
     char host[64];
     snprintf(host, sizeof host, "cddp-%u", rank->rank);
@@ -89,9 +93,12 @@ static cddp_status share_gpu(const cddp_rank *rank, cddp_error *err)
     } settings[] = {{"NCCL_HOSTID", host},     {"NCCL_NET", "Socket"},     {"NCCL_SOCKET_IFNAME", "lo"},
                     {"NCCL_IB_DISABLE", "1"},  {"NCCL_P2P_DISABLE", "1"},  {"NCCL_SHM_DISABLE", "1"},
                     {"NCCL_NVLS_ENABLE", "0"}, {"NCCL_MNNVL_ENABLE", "0"}, {"NCCL_MAX_CTAS", "1"}};
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        if (!one_host && strcmp(settings[i].value, "lo") == 0)
+            continue; /* other hosts are not on the loopback interface */
         if (setenv(settings[i].name, settings[i].value, 0) != 0)
             return cd_fail(err, CDDP_E_NOMEM, "no memory for %s", settings[i].name);
+    }
     return CDDP_OK;
 }
 
@@ -109,7 +116,7 @@ cddp_status cd_nccl_world_open(cd_nccl_group *g, const cddp_rank *rank, cddp_err
     }
     CD_TRY_OUT(hosts_exchange(g, rank, texts, hosts, err));
     CD_TRY_OUT(cd_nccl_place_of(hosts, w, rank->rank, &place, err));
-    if (place.shared) CD_TRY_OUT(share_gpu(rank, err));
+    if (place.shared) CD_TRY_OUT(share_gpu(rank, place.one_host, err));
     CD_TRY_OUT(cd_cuda_open(g->cuda, (int)(place.local_rank % place.gpu_count), err));
 out:
     cd_release(NULL, texts, (size_t)w * HOST_BYTES);
@@ -119,18 +126,25 @@ out:
 
 /* ---- communicators ---- */
 
-cddp_status cd_nccl_settle(cd_nccl_group *g, ncclResult_t code, const char *what, uint64_t deadline_ns, cddp_error *err)
+/* Polls one communicator until a call of it is through; ncclInProgress when the time is over first. */
+static ncclResult_t poll_comm(ncclComm_t comm, ncclResult_t code, uint64_t deadline_ns)
 {
     while (code == ncclInProgress) {
-        ncclResult_t now = ncclSuccess, asked = ncclCommGetAsyncError(g->comm, &now);
+        ncclResult_t now = ncclSuccess, asked = ncclCommGetAsyncError(comm, &now);
         code = asked != ncclSuccess ? asked : now;
-        if (code != ncclInProgress) break;
-        if (cd_os_now_ns() >= deadline_ns) {
-            (void)ncclCommAbort(g->comm);
-            g->comm_aborted = true;
-            return cd_fail(err, CDDP_E_TIMEOUT, "nccl: %s did not end in time", what);
-        }
+        if (code != ncclInProgress || cd_os_now_ns() >= deadline_ns) return code;
         cd_os_sleep_ns(POLL_NS);
+    }
+    return code;
+}
+
+cddp_status cd_nccl_settle(cd_nccl_group *g, ncclResult_t code, const char *what, uint64_t deadline_ns, cddp_error *err)
+{
+    code = poll_comm(g->comm, code, deadline_ns);
+    if (code == ncclInProgress) {
+        (void)ncclCommAbort(g->comm);
+        g->comm_aborted = true;
+        return cd_fail(err, CDDP_E_TIMEOUT, "nccl: %s did not end in time", what);
     }
     if (code != ncclSuccess) return cd_nccl_fail(g, code, what, err);
     return CDDP_OK;
@@ -172,6 +186,12 @@ cddp_status cd_nccl_comm_open(cd_nccl_group *g, const cd_nccl_group *parent, cdd
     if (parent != NULL) {
         /* Disjoint groups of one parent have different lowest members, which makes colours of them. */
         code = ncclCommSplit(parent->comm, (int)g->members[0], (int)g->rank, &g->comm, &config);
+        /* A split is work of the parent: until that is through, the child may not even have a name. */
+        code = poll_comm(parent->comm, code, deadline_ns);
+        if (code == ncclInProgress || (code == ncclSuccess && g->comm == NULL))
+            return cd_fail(err, CDDP_E_TIMEOUT, "group '%s': not every member of '%s' came to split it in time",
+                           g->name, parent->name);
+        if (code == ncclSuccess) code = ncclInProgress;
     } else {
         CD_TRY(id_exchange(g, &id, err));
         code = ncclCommInitRankConfig(&g->comm, (int)g->size, id, (int)g->rank, &config);

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -284,6 +285,12 @@ cudaError_t cudaSetDevice(int device) { return device < fake_cuda_devices ? cuda
 cudaError_t cudaGetDeviceCount(int *count)
 {
     *count = fake_cuda_devices;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device)
+{
+    snprintf(text, (size_t)bytes, "0000:%02x:00.0", (unsigned)device);
     return cudaSuccess;
 }
 

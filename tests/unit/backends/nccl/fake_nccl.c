@@ -18,7 +18,7 @@
 #define WORLDS 12
 #define SLOTS 16
 #define MAIL 16
-#define BYTES (96 * 1024)
+#define BYTES (768 * 1024) /* the battery goes to 16,385 elements of 8 bytes for each of four ranks */
 #define PARTS 16
 
 typedef struct part {

@@ -612,18 +612,20 @@ TEST(nccl, types_and_operations_are_what_the_capabilities_say)
     assert_int_equal(cd_nccl_factor_of(CDDP_I64, -3).i64, -3);
 }
 
-TEST(nccl, ranks_take_the_gpus_of_their_host_in_turn)
+TEST(nccl, ranks_take_the_gpus_that_they_see_in_turn)
 {
     static const struct {
         const char *hosts[5];
         uint32_t size, rank, local_rank, local_count;
-        bool shared;
-    } cases[] = {{{"a 8", "a 8"}, 2, 1, 1, 2, false},
-                 {{"a 1", "a 1"}, 2, 1, 1, 2, true},
-                 {{"a 2", "b 2", "a 2", "b 2"}, 4, 3, 1, 2, false},
-                 {{"a 2", "b 1", "a 2", "b 1"}, 4, 0, 0, 2, true}, /* everybody hears of it */
-                 {{"node 1", "node1 1"}, 2, 1, 0, 1, false},
-                 {{"a 4"}, 1, 0, 0, 1, false}};
+        bool one_host, shared;
+    } cases[] = {{{"a/0 8", "a/0 8"}, 2, 1, 1, 2, true, false},
+                 {{"a/0 1", "a/0 1"}, 2, 1, 1, 2, true, true},
+                 {{"a/0 1", "a/1 1"}, 2, 1, 0, 1, true, false}, /* each was given its own */
+                 {{"a/0 2", "b/0 2", "a/0 2", "b/0 2"}, 4, 3, 1, 2, false, false},
+                 {{"a/0 2", "b/0 1", "a/0 2", "b/0 1"}, 4, 0, 0, 2, false, true}, /* everybody hears of it */
+                 {{"node/0 1", "node1/0 1"}, 2, 1, 0, 1, false, false},
+                 {{"node1/0 1", "node/0 1"}, 2, 1, 0, 1, false, false},
+                 {{"a/0 4"}, 1, 0, 0, 1, true, false}};
     cddp_error err = CDDP_ERROR_INIT;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_nccl_place p;
@@ -631,11 +633,12 @@ TEST(nccl, ranks_take_the_gpus_of_their_host_in_turn)
         assert_ok(cd_nccl_place_of(cases[i].hosts, cases[i].size, cases[i].rank, &p, &err), &err);
         assert_int_equal(p.local_rank, cases[i].local_rank);
         assert_int_equal(p.local_count, cases[i].local_count);
+        assert_int_equal(p.one_host, cases[i].one_host);
         assert_int_equal(p.shared, cases[i].shared);
     }
     cd_nccl_place p;
-    const char *const blind[] = {"a 1", "b 0"};
-    assert_fails(cd_nccl_place_of(blind, 2, 0, &p, &err), CDDP_E_BACKEND, &err, "rank 1 sees no GPU on host 'b'");
+    const char *const blind[] = {"a/0 1", "b/ 0"};
+    assert_fails(cd_nccl_place_of(blind, 2, 0, &p, &err), CDDP_E_BACKEND, &err, "rank 1 sees no GPU on host 'b/'");
 }
 #endif
 
@@ -656,7 +659,7 @@ int main(int argc, char **argv)
 #ifndef CDDP_NCCL_MODULE
         ROW(nccl, an_asynchronous_error_is_told_by_the_next_operation),
         ROW(nccl, types_and_operations_are_what_the_capabilities_say),
-        ROW(nccl, ranks_take_the_gpus_of_their_host_in_turn),
+        ROW(nccl, ranks_take_the_gpus_that_they_see_in_turn),
 #endif
     };
 #ifdef CDDP_NCCL_MODULE
