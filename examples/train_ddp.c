@@ -3,6 +3,9 @@
 **
 **     train_ddp                                    one rank, no transport
 **     train_ddp 4 …/lib/cddp/cddp-gloo.so          four processes over Gloo (any backend module: its path says which)
+**     train_ddp env …/lib/cddp/cddp-gloo.so        one rank of a job that somebody else starts, on any number of hosts:
+**                                                  RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say which, as with
+**                                                  torchrun; CDDP_STORE_SECRET, when set, is what ranks must know
 **
 ** Every rank starts from weights of its own; DDP gives all of them rank 0's. Each computes the loss of its share of the
 ** batch, DDP averages gradients while backward still runs, and every rank takes the same step.
@@ -18,13 +21,15 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define RANKS_MAX 64
 
 typedef struct job {
     const cddp_backend *module; /* NULL: a world of one */
-    char directory[64];         /* where ranks meet */
+    char url[320];              /* where ranks meet */
+    const char *secret;         /* what they must know there, or NULL */
 } job;
 
 typedef struct training {
@@ -93,7 +98,9 @@ static cddp_status train(cddp_group *group, cddp_error *err)
         const char *name;
         double *p = classifier_parameter(&model, i, &count, &name);
         int64_t n = (int64_t)count;
-        parameters[i] = (cddp_parameter){.name = name, .grad = &grads[i], .requires_grad = true,
+        parameters[i] = (cddp_parameter){.name = name,
+                                         .grad = &grads[i],
+                                         .requires_grad = true,
                                          .tensor = cddp_tensor_of(cddp_device_cpu(), p, 0, CDDP_F64, &n, 1)};
     }
     cddp_ddp_options options = cddp_ddp_options_default();
@@ -112,8 +119,8 @@ static cddp_status train(cddp_group *group, cddp_error *err)
         }
     }
     if (status == CDDP_OK && rank == 0)
-        printf("accuracy %.3f  layer1.weight[0] %.9f  layer2.bias[0] %.9f\n", classifier_accuracy(&model), model.weight1[0],
-               model.bias2[0]);
+        printf("accuracy %.3f  layer1.weight[0] %.9f  layer2.bias[0] %.9f\n", classifier_accuracy(&model),
+               model.weight1[0], model.bias2[0]);
     cddp_ddp_destroy(t.ddp);
     for (size_t i = 0; i < PARAMETERS; i++) cddp_grad_fini(&grads[i]);
     return status;
@@ -123,19 +130,20 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
 {
     const job *j = argument;
     uint32_t members[RANKS_MAX];
-    char url[80];
     cddp_rendezvous *rendezvous = NULL;
     cddp_group *group = NULL;
     cddp_status status = CDDP_OK;
     cddp_backend backend = j->module != NULL ? *j->module : *cddp_backend_self();
-    snprintf(url, sizeof url, "file://%s", j->directory);
-    const cddp_rendezvous_options meet = {.size = sizeof meet, .url = url};
+    const cddp_rendezvous_options meet = {.size = sizeof meet, .url = j->url, .secret = j->secret};
     if (j->module != NULL) status = cddp_rendezvous_open(&meet, &rendezvous, err);
     if (backend.self == NULL) backend.self = rendezvous;
     for (uint32_t i = 0; i < rank->world_size; i++) members[i] = i;
     cddp_group_options o = {.size = sizeof o, .backend = &backend, .rank = rank};
-    o.spec = (cddp_group_spec){.size = sizeof o.spec, .name = "world", .group_rank = rank->rank,
-                               .group_size = rank->world_size, .members = members};
+    o.spec = (cddp_group_spec){.size = sizeof o.spec,
+                               .name = "world",
+                               .group_rank = rank->rank,
+                               .group_size = rank->world_size,
+                               .members = members};
     if (status == CDDP_OK) status = cddp_group_create(&o, &group, err);
     if (status == CDDP_OK) status = train(group, err);
     if (group != NULL) cddp_group_destroy(group);
@@ -181,21 +189,65 @@ static int launch(job *j, uint32_t world_size)
     return status != CDDP_OK || failed;
 }
 
+/* A whole number of the environment; -1 when it is missing or something else. */
+static long number_of(const char *variable)
+{
+    const char *text = getenv(variable);
+    char *end = NULL;
+    long number = text != NULL ? strtol(text, &end, 10) : -1;
+    return text != NULL && *text != '\0' && *end == '\0' ? number : -1;
+}
+
+/* This process is one rank; rank 0 is also where the others find each other. */
+static int join(job *j)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_rendezvous_server *server = NULL;
+    cddp_solo_world *world = NULL;
+    const char *host = getenv("MASTER_ADDR");
+    const long rank = number_of("RANK"), world_size = number_of("WORLD_SIZE"), port = number_of("MASTER_PORT");
+    if (host == NULL || world_size < 1 || world_size > RANKS_MAX || BATCH % world_size != 0 || rank < 0 ||
+        rank >= world_size || port < 1 || port > 65535) {
+        fprintf(stderr, "RANK, WORLD_SIZE (a divisor of %d), MASTER_ADDR and MASTER_PORT must say which rank this is\n",
+                BATCH);
+        return 2;
+    }
+    j->secret = getenv("CDDP_STORE_SECRET");
+    snprintf(j->url, sizeof j->url, "tcp://%.255s:%ld", host, port);
+    cddp_rank_result results[RANKS_MAX];
+    const cddp_rendezvous_server_options serve = {
+        .size = sizeof serve, .host = host, .port = (uint16_t)port, .secret = j->secret};
+    const cddp_solo_options solo = {.size = sizeof solo, .rank = (uint32_t)rank, .world_size = (uint32_t)world_size};
+    cddp_status status = rank == 0 ? cddp_rendezvous_server_open(&serve, &server, &err) : CDDP_OK;
+    if (status == CDDP_OK) status = cddp_solo_world_open(&solo, &world, &err);
+    if (status == CDDP_OK) status = cddp_solo_world_ops()->launch(world, rank_program, j, results, &err);
+    if (status == CDDP_OK) {
+        status = results[rank].status;
+        err = results[rank].error;
+    }
+    if (status != CDDP_OK) fprintf(stderr, "rank %ld: %s\n", rank, err.message);
+    cddp_solo_world_close(world);
+    cddp_rendezvous_server_close(server);
+    return status != CDDP_OK;
+}
+
 int main(int argc, char **argv)
 {
-    job j = {.directory = "/tmp/train-ddp-XXXXXX"};
-    char command[128];
+    job j = {.module = NULL};
+    char directory[] = "/tmp/train-ddp-XXXXXX", command[128];
+    if (argc == 3 && strcmp(argv[1], "env") == 0) return (j.module = load_backend(argv[2])) != NULL ? join(&j) : 3;
     int world_size = argc > 1 ? atoi(argv[1]) : 1;
     if (world_size < 1 || world_size > RANKS_MAX || BATCH % world_size != 0 || (world_size > 1 && argc < 3)) {
-        fprintf(stderr, "usage: %s [RANKS BACKEND.so], RANKS a divisor of %d\n", argv[0], BATCH);
+        fprintf(stderr, "usage: %s [RANKS|env BACKEND.so], RANKS a divisor of %d\n", argv[0], BATCH);
         return 2;
     }
     if (argc > 2 && (j.module = load_backend(argv[2])) == NULL) return 3;
-    if (mkdtemp(j.directory) == NULL) {
-        perror(j.directory);
+    if (mkdtemp(directory) == NULL) {
+        perror(directory);
         return 3;
     }
+    snprintf(j.url, sizeof j.url, "file://%s", directory);
     int code = launch(&j, (uint32_t)world_size);
-    snprintf(command, sizeof command, "rm -r '%s'", j.directory);
+    snprintf(command, sizeof command, "rm -r '%s'", directory);
     return system(command) != 0 || code;
 }

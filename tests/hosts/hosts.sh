@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# hosts.sh HOST_TOOL GLOO.so [MPIRUN MPI_RANK]: Gloo, and Open MPI, between four hosts, which are network namespaces of this machine.
+# hosts.sh HOST_TOOL GLOO.so TRAIN_DDP [MPIRUN MPI_RANK]: Gloo, and Open MPI, between four hosts, which are network namespaces of this machine.
 #
 #     h0 ── h1 ── h2 ── h3      10.77.0.1 … 4, each on a bridge in a fifth namespace
 #
 # Nothing leaves these namespaces, and they go away at the end. What this machine does not permit is skipped, saying
 # what it was. Every run is bounded; a rank that cannot go on says why, and every shard is merged.
 set -u
-tool=$1 gloo=$2 mpirun=${3:-} mpi_rank=${4:-}
+tool=$1 gloo=$2 train=$3 mpirun=${4:-} mpi_rank=${5:-}
 tag="cd$$"
 work=$(mktemp -d)
 failed=0
@@ -107,6 +107,19 @@ named() { # NAME RANK
 start 20 65536 20000
 finish 60
 all_right "as it is"
+
+# The training program as docs/howto/cluster.md starts it: the result is that of four processes on one host.
+ranks=()
+for i in 0 1 2 3; do
+    on "h$i" env RANK="$i" WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29400 CDDP_STORE_SECRET=four "$train" env "$gloo" > "$work/$i.train" 2>&1 &
+    ranks+=($!)
+done
+began=$(date +%s%N)
+finish 120
+"$train" 4 "$gloo" > "$work/train" 2>&1
+[ "$codes" = "0,0,0,0," ] && cmp -s "$work/0.train" "$work/train" ||
+    complain "train_ddp on four hosts: exit codes $codes: $(cat "$work"/*.train); on one: $(cat "$work/train")"
+echo "train_ddp on four hosts: $(tail -1 "$work/0.train")"
 
 # 1 MiB around a ring of four: host 1 sends 6/4 MiB per all-reduce, at 50 Mbit/s a quarter of a second less the burst.
 if reason=$(on h1 tc qdisc add dev eth0 root tbf rate 50mbit burst 64kb latency 100ms 2>&1); then
