@@ -1,73 +1,67 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening a rendezvous by its URL, and the tcp client. The file store is in file_store.c. */
-#define _POSIX_C_SOURCE 200809L
+/* Opening a rendezvous by its URL, and the client of a server over a link. Sockets are in tcp_link.c, the file store is in
+** file_store.c. */
 #include "backends/rendezvous/client.h"
 
 #include "backends/rendezvous/kv.h"
-#include "backends/rendezvous/tcp.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
-#include "core/base/os.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-typedef struct tcp_client {
+typedef struct store_client {
     cddp_rendezvous table;
     const cddp_allocator *allocator;
-    int fd;
-    char host[256];
-    uint16_t port;
+    cd_store_link link;
+    bool is_connected;
     char prefix[128];
-    char bind_host[CD_TCP_PEER_BYTES];
+    char bind_host[CD_STORE_LOCAL_BYTES];
     uint64_t generation, secret_digest, timeout_ns;
     unsigned char frame[CD_KV_FRAME_BYTES_MAX];
     unsigned char answer[CDDP_RENDEZVOUS_VALUE_BYTES_MAX + 8];
     size_t answer_bytes; /* of the value in answer */
-} tcp_client;
+} store_client;
 
-static cddp_status exchange(tcp_client *c, const cd_kv_request *request, uint64_t deadline_ns, cd_kv_code *code,
+static cddp_status exchange(store_client *c, const cd_kv_request *request, uint64_t deadline_ns, cd_kv_code *code,
                             cddp_error *err)
 {
     size_t bytes = cd_kv_encode(request, c->frame, sizeof c->frame);
     if (bytes == 0) return cd_fail(err, CDDP_E_LIMIT, "a rendezvous value of %zu bytes is too long", request->a_bytes);
-    CD_TRY(cd_tcp_write(c->fd, c->frame, bytes, deadline_ns, err));
+    CD_TRY(c->link.write(c->link.self, c->frame, bytes, deadline_ns, err));
     unsigned char head[5];
-    CD_TRY(cd_tcp_read(c->fd, head, sizeof head, deadline_ns, err));
+    CD_TRY(c->link.read(c->link.self, head, sizeof head, deadline_ns, err));
     size_t length = (size_t)head[0] | (size_t)head[1] << 8 | (size_t)head[2] << 16 | (size_t)head[3] << 24;
     if (length < 1 || length - 1 > sizeof c->answer)
-        return cd_fail(err, CDDP_E_CORRUPT, "the rendezvous at %s:%u answers %zu bytes: it is not a cddp store", c->host,
-                       (unsigned)c->port, length);
-    CD_TRY(cd_tcp_read(c->fd, c->answer, length - 1, deadline_ns, err));
+        return cd_fail(err, CDDP_E_CORRUPT, "the rendezvous at %s answers %zu bytes: it is not a cddp store", c->link.peer,
+                       length);
+    CD_TRY(c->link.read(c->link.self, c->answer, length - 1, deadline_ns, err));
     c->answer_bytes = length - 1;
     *code = (cd_kv_code)head[4];
     return CDDP_OK;
 }
 
 /* Connects and greets; also after a wait timed out, since its answer may still be on the way. */
-static cddp_status reach(tcp_client *c, cddp_error *err)
+static cddp_status reach(store_client *c, cddp_error *err)
 {
-    if (c->fd >= 0) return CDDP_OK;
-    uint64_t deadline = cd_os_now_ns() + c->timeout_ns;
-    CD_TRY(cd_tcp_connect(c->host, c->port, deadline, &c->fd, err));
+    if (c->is_connected) return CDDP_OK;
+    uint64_t deadline = c->link.now_ns(c->link.self) + c->timeout_ns;
+    CD_TRY(c->link.connect(c->link.self, deadline, c->bind_host, err));
     cd_kv_code code;
     cddp_status status = exchange(c, &(cd_kv_request){.verb = CD_KV_HELLO, .generation = c->generation, .key = "",
                                                       .a = &c->secret_digest, .a_bytes = sizeof c->secret_digest},
                                   deadline, &code, err);
     if (status == CDDP_OK) {
-        cd_tcp_local_print(c->fd, c->bind_host);
+        c->is_connected = true;
         return CDDP_OK;
     }
-    close(c->fd);
-    c->fd = -1;
-    return cd_fail(err, status, "the rendezvous at %s:%u turned us away (does CDDP_STORE_SECRET agree?)", c->host,
-                   (unsigned)c->port);
+    c->link.disconnect(c->link.self);
+    return cd_fail(err, status, "the rendezvous at %s turned us away (does CDDP_STORE_SECRET agree?)", c->link.peer);
 }
 
-static cddp_status ask(tcp_client *c, cd_kv_request request, const char *key, uint64_t timeout_ns, cd_kv_code *code,
+static cddp_status ask(store_client *c, cd_kv_request request, const char *key, uint64_t timeout_ns, cd_kv_code *code,
                        cddp_error *err)
 {
     char full[CDDP_RENDEZVOUS_KEY_BYTES_MAX + 1];
@@ -79,10 +73,10 @@ static cddp_status ask(tcp_client *c, cd_kv_request request, const char *key, ui
     request.generation = c->generation;
     request.key = full;
     request.key_bytes = (size_t)length;
-    cddp_status status = exchange(c, &request, cd_os_now_ns() + timeout_ns, code, err);
+    cddp_status status = exchange(c, &request, c->link.now_ns(c->link.self) + timeout_ns, code, err);
     if (status != CDDP_OK) {
-        close(c->fd);
-        c->fd = -1;
+        c->link.disconnect(c->link.self);
+        c->is_connected = false;
         if (status == CDDP_E_TIMEOUT)
             return cd_fail(err, status, "rendezvous key '%s' did not appear within %" PRIu64 " ms", full, timeout_ns / 1000000);
         return status;
@@ -91,9 +85,9 @@ static cddp_status ask(tcp_client *c, cd_kv_request request, const char *key, ui
     return CDDP_OK;
 }
 
-static cddp_status tcp_set(void *self, const char *key, const void *value, size_t value_bytes, cddp_error *err)
+static cddp_status store_set(void *self, const char *key, const void *value, size_t value_bytes, cddp_error *err)
 {
-    tcp_client *c = self;
+    store_client *c = self;
     cd_kv_code code;
     if (value_bytes > CDDP_RENDEZVOUS_VALUE_BYTES_MAX)
         return cd_fail(err, CDDP_E_LIMIT, "rendezvous key '%s': a value of %zu bytes is too long", key, value_bytes);
@@ -101,9 +95,9 @@ static cddp_status tcp_set(void *self, const char *key, const void *value, size_
     return CDDP_OK;
 }
 
-static cddp_status tcp_get(void *self, const char *key, uint64_t timeout_ns, void *value, size_t *value_bytes, cddp_error *err)
+static cddp_status store_get(void *self, const char *key, uint64_t timeout_ns, void *value, size_t *value_bytes, cddp_error *err)
 {
-    tcp_client *c = self;
+    store_client *c = self;
     cd_kv_code code;
     CD_TRY(ask(c, (cd_kv_request){.verb = CD_KV_WAIT}, key, timeout_ns != 0 ? timeout_ns : c->timeout_ns, &code, err));
     if (c->answer_bytes > *value_bytes)
@@ -113,10 +107,10 @@ static cddp_status tcp_get(void *self, const char *key, uint64_t timeout_ns, voi
     return CDDP_OK;
 }
 
-static cddp_status tcp_compare_and_set(void *self, const char *key, const char *expected, const char *desired,
+static cddp_status store_compare_and_set(void *self, const char *key, const char *expected, const char *desired,
                                        bool *swapped, cddp_error *err)
 {
-    tcp_client *c = self;
+    store_client *c = self;
     char tagged[512] = "1";
     size_t length = 0;
     if (expected != NULL) {
@@ -132,9 +126,9 @@ static cddp_status tcp_compare_and_set(void *self, const char *key, const char *
     return CDDP_OK;
 }
 
-static cddp_status tcp_add(void *self, const char *key, int64_t amount, int64_t *sum, cddp_error *err)
+static cddp_status store_add(void *self, const char *key, int64_t amount, int64_t *sum, cddp_error *err)
 {
-    tcp_client *c = self;
+    store_client *c = self;
     char text[32];
     snprintf(text, sizeof text, "%" PRId64, amount);
     cd_kv_code code;
@@ -147,61 +141,45 @@ static cddp_status tcp_add(void *self, const char *key, int64_t amount, int64_t 
     return CDDP_OK;
 }
 
-static cddp_status tcp_remove(void *self, const char *key, cddp_error *err)
+static cddp_status store_remove(void *self, const char *key, cddp_error *err)
 {
-    tcp_client *c = self;
+    store_client *c = self;
     cd_kv_code code;
     CD_TRY(ask(c, (cd_kv_request){.verb = CD_KV_REMOVE}, key, c->timeout_ns, &code, err));
     return CDDP_OK;
 }
 
-static cddp_status parse_host(const char *rest, tcp_client *c, cddp_error *err)
+static void store_close(cddp_rendezvous *table)
 {
-    const char *colon = strrchr(rest, ':');
-    char *end = NULL;
-    unsigned long port = colon != NULL ? strtoul(colon + 1, &end, 10) : 0;
-    if (colon == NULL || colon == rest || end == colon + 1 || *end != '\0' || port == 0 || port > 65535)
-        return cd_fail(err, CDDP_E_CONFIG, "rendezvous 'tcp://%s' is not tcp://host:port", rest);
-    size_t length = (size_t)(colon - rest);
-    bool bracketed = rest[0] == '[' && colon[-1] == ']'; /* [::1]:29500 */
-    if (bracketed) {
-        rest++;
-        length -= 2;
-    }
-    if (length == 0 || length >= sizeof c->host) return cd_fail(err, CDDP_E_CONFIG, "rendezvous host in 'tcp://%s' is empty or too long", rest);
-    memcpy(c->host, rest, length);
-    c->host[length] = '\0';
-    c->port = (uint16_t)port;
-    return CDDP_OK;
-}
-
-static void tcp_close(cddp_rendezvous *table)
-{
-    tcp_client *c = table->self;
-    if (c->fd >= 0) close(c->fd);
+    store_client *c = table->self;
+    c->link.disconnect(c->link.self);
+    if (c->link.close != NULL) c->link.close(c->link.self);
     cd_release(c->allocator, c, sizeof *c);
 }
 
-static cddp_status tcp_open(const cddp_rendezvous_options *o, const char *rest, cddp_rendezvous **rendezvous, cddp_error *err)
+cddp_status cd_store_client_open(const cddp_rendezvous_options *o, const cd_store_link *link,
+                                 cddp_rendezvous **rendezvous, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    tcp_client *c = cd_allocate_zero(o->allocator, sizeof *c);
-    if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a rendezvous client");
+    store_client *c = cd_allocate_zero(o->allocator, sizeof *c);
+    if (c == NULL) {
+        if (link->close != NULL) link->close(link->self);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a rendezvous client");
+    }
     c->allocator = o->allocator;
-    c->fd = -1;
+    c->link = *link;
     c->generation = o->generation;
     c->secret_digest = cd_kv_secret_digest(o->secret);
     c->timeout_ns = o->timeout_ns != 0 ? o->timeout_ns : UINT64_C(30000000000);
     snprintf(c->prefix, sizeof c->prefix, "%s", o->prefix != NULL ? o->prefix : "");
-    c->table = (cddp_rendezvous){.size = sizeof c->table, .self = c, .set = tcp_set, .get = tcp_get,
-                                 .compare_and_set = tcp_compare_and_set, .add = tcp_add, .remove = tcp_remove,
+    c->table = (cddp_rendezvous){.size = sizeof c->table, .self = c, .set = store_set, .get = store_get,
+                                 .compare_and_set = store_compare_and_set, .add = store_add, .remove = store_remove,
                                  .timeout_ns = c->timeout_ns, .bind_host = c->bind_host};
-    CD_TRY_OUT(parse_host(rest, c, err));
     CD_TRY_OUT(reach(c, err));
     *rendezvous = &c->table;
     return CDDP_OK;
 out:
-    tcp_close(&c->table);
+    store_close(&c->table);
     return status;
 }
 
@@ -210,7 +188,7 @@ cddp_status cddp_rendezvous_open(const cddp_rendezvous_options *options, cddp_re
     if (options == NULL || options->url == NULL) return cd_fail(err, CDDP_E_ARG, "a rendezvous needs a URL");
     if (options->prefix != NULL && strlen(options->prefix) > 100)
         return cd_fail(err, CDDP_E_LIMIT, "rendezvous prefix '%s' is longer than 100 bytes", options->prefix);
-    if (strncmp(options->url, "tcp://", 6) == 0) return tcp_open(options, options->url + 6, rendezvous, err);
+    if (strncmp(options->url, "tcp://", 6) == 0) return cd_tcp_store_open(options, options->url + 6, rendezvous, err);
     if (strncmp(options->url, "file://", 7) == 0) return cd_file_store_open(options, options->url + 7, rendezvous, err);
     if (strcmp(options->url, "env://") == 0)
         return cd_fail(err, CDDP_E_CONFIG, "env:// is resolved by the program that reads the environment; give tcp://host:port here");
@@ -220,6 +198,6 @@ cddp_status cddp_rendezvous_open(const cddp_rendezvous_options *options, cddp_re
 void cddp_rendezvous_close(cddp_rendezvous *rendezvous)
 {
     if (rendezvous == NULL) return;
-    if (rendezvous->set == tcp_set) tcp_close(rendezvous);
+    if (rendezvous->set == store_set) store_close(rendezvous);
     else cd_file_store_close(rendezvous);
 }
