@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-CONTENT: the k-th bucket launch carries the same bucket with the same parameters at the same offsets everywhere.
 **
-** Judged from   bucket_layout (slot by slot) and bucket_launch, numbered per rank and group by this file.
+** Judged from   bucket_layout (slot by slot), bucket_launch, numbered per rank and group by this file, and the bucket
+*that
+**               collective_post says it carries, where all operations of the run look alike on all ranks.
 ** Exercised     a bucket was launched by at least two ranks with a digest of its content list.
 ** Blame         the odd ranks; the finding names the first slot where the layouts differ and both parameters.
 ** Limits        equal shapes prove nothing here, but what lies in the buffer is I-REF's business.
@@ -12,6 +14,8 @@ typedef struct state {
     cd_scribe scribe;
     cd_agree layouts;  /* (generation, bucket, slot) → param, offset, numel, dtype */
     cd_agree launches; /* (group, k) → bucket, generation, content, numel */
+    cd_agree posts;    /* (group, sequence) → operation, dtype, count: what the backend can see */
+    cd_agree carried;  /* (group, sequence) → bucket: what it cannot see */
     cd_table counts;   /* (group, rank) → launches so far */
 } state;
 
@@ -22,8 +26,18 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     state *s = *self;
     cd_agree_init(&s->layouts, context->allocator);
     cd_agree_init(&s->launches, context->allocator);
+    cd_agree_init(&s->posts, context->allocator);
+    cd_agree_init(&s->carried, context->allocator);
     cd_table_init(&s->counts, context->allocator, sizeof(int64_t));
     return CDDP_OK;
+}
+
+static void take_post(state *s, const cddp_event *e)
+{
+    const cddp_event_collective_post *p = &e->as.collective_post;
+    const cd_key *key = CD_KEY(p->group, p->sequence);
+    cd_agree_push(&s->posts, &(cd_statement){.key = key, CD_SAYS(p->op, p->reduce_op, p->root, p->dtype, p->numel)}, e);
+    cd_agree_push(&s->carried, &(cd_statement){.key = key, CD_SAYS(p->bucket)}, e);
 }
 
 static void event(void *self, const cddp_event *e)
@@ -44,6 +58,8 @@ static void event(void *self, const cddp_event *e)
                       &(cd_statement){.key = CD_KEY(l->group, (*count)++),
                                       CD_SAYS(l->bucket, l->generation, l->content, l->numel)},
                       e);
+    } else if (e->kind == CDDP_EV_collective_post) {
+        take_post(s, e);
     }
 }
 
@@ -86,6 +102,30 @@ static void report_launch(state *s, const cd_split *split)
     cd_scribe_report(&s->scribe, &f);
 }
 
+static void say_carried(char *text, size_t text_bytes, const cd_variant *v)
+{
+    if (v->data[0] >= 0)
+        cd_say(text, text_bytes, "rank %u: bucket %lld", v->rank, (long long)v->data[0]);
+    else
+        cd_say(text, text_bytes, "rank %u: no bucket", v->rank);
+}
+
+static void report_carried(state *s, const cd_split *split)
+{
+    cddp_finding f = cd_finding_of(&s->scribe, split);
+    char who[160];
+    cd_split_print(split, who, sizeof who);
+    f.bucket = (int32_t)(split->odd.data[0] >= 0 ? split->odd.data[0] : split->right.data[0]);
+    CD_SAY(f.title, "%s disagree on what collective #%lld of group '%s' carries, and it looks the same", who,
+           (long long)split->key->part[1], cd_scribe_get_group(&s->scribe, split->key->part[0]));
+    say_carried(f.expected, sizeof f.expected, &split->right);
+    say_carried(f.actual, sizeof f.actual, &split->odd);
+    CD_SAY(f.advice,
+           "operations of the program and buckets of the reducer share one group: issue them in one order on all "
+           "ranks, or give the program's own operations a group of their own");
+    cd_scribe_report(&s->scribe, &f);
+}
+
 static void end(void *self)
 {
     state *s = self;
@@ -100,15 +140,20 @@ static void end(void *self)
         report_layout(s, &split);
     else if ((cursor = 0, cd_agree_next(&s->launches, &cursor, &split)))
         report_launch(s, &split);
+    else if (s->posts.split_count == 0 && (cursor = 0, cd_agree_next(&s->carried, &cursor, &split)))
+        report_carried(s, &split);
     cd_agree_fini(&s->layouts);
     cd_agree_fini(&s->launches);
+    cd_agree_fini(&s->posts);
+    cd_agree_fini(&s->carried);
     cd_table_fini(&s->counts);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_bucket_layout, CDDP_EV_bucket_launch, CDDP_EV_param};
+static const uint16_t kinds[] = {CDDP_EV_bucket_layout, CDDP_EV_bucket_launch, CDDP_EV_collective_post, CDDP_EV_group,
+                                 CDDP_EV_param};
 
 CD_CHECK_TABLE(
     content, "I-CONTENT", "every rank launches the same bucket with the same parameters at the same offsets",
     "For the k-th bucket launch, bucket, layout generation and the ordered (parameter, offset, count) list agree "
-    "on all ranks. Equal shapes are not enough.");
+    "on all ranks, and every collective carries the same bucket. Equal shapes are not enough.");

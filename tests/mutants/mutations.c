@@ -170,6 +170,12 @@ static bool mutate_content_other_dtype(cddp_event *e)
     return true;
 }
 
+static bool mutate_content_not_a_bucket(cddp_event *e)
+{
+    if (at(e, CDDP_EV_collective_post, 2, 1) && e->as.collective_post.bucket == 1) e->as.collective_post.bucket = -1;
+    return true;
+}
+
 static bool mutate_order_other_count(cddp_event *e)
 {
     if (at(e, CDDP_EV_collective_post, 2, 0) && e->as.collective_post.sequence == 3) e->as.collective_post.numel = 4;
@@ -202,7 +208,8 @@ static bool mutate_bufeq_wrong_root(cddp_event *e)
 static bool mutate_bufeq_wrong_authority(cddp_event *e)
 {
     if (e->kind == CDDP_EV_buffer_sync && e->as.buffer_sync.location == 0) e->as.buffer_sync.authority = 1;
-    if (e->kind == CDDP_EV_collective_post && e->as.collective_post.op == CDDP_OP_BROADCAST && e->as.collective_post.numel == 2)
+    if (e->kind == CDDP_EV_collective_post && e->as.collective_post.op == CDDP_OP_BROADCAST &&
+        e->as.collective_post.numel == 2)
         e->as.collective_post.root = 1;
     return true;
 }
