@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line. Long options take "--name value" or "--name=value", short ones "-n value" or "-nvalue", flags may
-*be
-** bundled ("-kv"), "--" ends the options, and options may stand before or after operands. */
+ *be
+ ** bundled ("-kv"), "--" ends the options, and options may stand before or after operands. */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/args.h"
 
@@ -220,4 +220,24 @@ cddp_status cd_args_choice(const cd_args *args, cd_option_id option, const char 
         strncat(list, words[i], sizeof list - strlen(list) - 1);
     }
     return cd_fail(err, CDDP_E_ARG, "--%s: '%.60s' is not one of %s", cd_options[option].name, text, list);
+}
+
+cddp_status cd_args_budget(const cd_args *args, cd_option_id option, const char *things, uint64_t *count,
+                           uint64_t *time_ns, cddp_error *err)
+{
+    const char *text = cd_args_text(args, option, NULL);
+    if (text == NULL) return CDDP_OK;
+    char *end = NULL;
+    uint64_t n = strtoull(text, &end, 10);
+    bool ok = text[0] >= '0' && text[0] <= '9' && n > 0 && n < 1000000000000u / (*end == '\0' ? 1 : 1000);
+    if (ok && *end == '\0')
+        *count = n;
+    else if (ok && strcmp(end, "s") == 0)
+        *time_ns = n * 1000000000u;
+    else if (ok && strcmp(end, "m") == 0)
+        *time_ns = n * 60000000000u;
+    else
+        return cd_fail(err, CDDP_E_ARG, "--%s %s is neither a number of %s nor a time such as 30s or 5m",
+                       cd_options[option].name, text, things);
+    return CDDP_OK;
 }

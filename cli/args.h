@@ -66,3 +66,6 @@ cddp_status cd_args_number(const cd_args *args, cd_option_id option, uint64_t *v
 /* The index of the option's value among words, which ends with NULL; 0 when it was not given. */
 cddp_status cd_args_choice(const cd_args *args, cd_option_id option, const char *const *words, int *choice,
                            cddp_error *err) CDDP_MUST_CHECK;
+/* "100000", "30s" or "5m": so many things, or so long. Keeps both when the option was not given. */
+cddp_status cd_args_budget(const cd_args *args, cd_option_id option, const char *things, uint64_t *count, uint64_t *time_ns,
+                           cddp_error *err) CDDP_MUST_CHECK;

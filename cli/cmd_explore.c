@@ -33,24 +33,10 @@ typedef struct explore_command {
 
 static cddp_status read_budget(explore_command *c, cddp_error *err)
 {
-    const char *text = cd_args_text(c->cli->args, CD_OPTION_budget, NULL);
-    if (text == NULL) {
+    if (!cd_args_has(c->cli->args, CD_OPTION_budget))
         c->options.runs_max =
             c->options.strategy >= CD_STRATEGY_EXHAUSTIVE ? 0 : 1000; /* those that end by themselves */
-        return CDDP_OK;
-    }
-    char *end = NULL;
-    uint64_t n = strtoull(text, &end, 10);
-    bool ok = end != text && n > 0 && n < 1000000000000u;
-    if (ok && *end == '\0')
-        c->options.runs_max = n;
-    else if (ok && strcmp(end, "s") == 0)
-        c->time_budget_ns = n * 1000000000u;
-    else if (ok && strcmp(end, "m") == 0)
-        c->time_budget_ns = n * 60000000000u;
-    else
-        return cd_fail(err, CDDP_E_ARG, "--budget %s is neither a number of schedules nor a time such as 30s or 5m",
-                       text);
+    CD_TRY(cd_args_budget(c->cli->args, CD_OPTION_budget, "schedules", &c->options.runs_max, &c->time_budget_ns, err));
     return CDDP_OK;
 }
 
@@ -279,10 +265,10 @@ static void put_claim(cd_text *text, const explore_command *c)
 
 static void put_failure(cd_text *text, const explore_command *c)
 {
-    const cd_command_line line = {.source = c->scenario,
-                                  .overrides = cd_text_get(&c->overrides),
-                                  .schedule = c->failures.first.schedule,
-                                  .plugins = c->cli->args};
+    cd_command_line line = {.source = c->scenario,
+                            .overrides = cd_text_get(&c->overrides),
+                            .schedule = c->failures.first.schedule,
+                            .plugins = c->cli->args};
     cd_text_printf(text, "  %" PRIu64 " not verified, the first was schedule %" PRIu64 "\n  ", c->failures.count,
                    c->failures.first_at);
     cd_text_wrap(text, c->failures.first.culprit, 4, 110);
@@ -291,6 +277,9 @@ static void put_failure(cd_text *text, const explore_command *c)
         return;
     }
     cd_text_push(text, "  replay      ");
+    cd_command_line_print(text, &line);
+    cd_text_push(text, "\n  shrink      ");
+    line.command = "shrink";
     cd_command_line_print(text, &line);
     cd_text_push(text, "\n");
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* replay: a recorded run once more on the simulator, compared event by event; or a scenario under a choice string. */
-#define _POSIX_C_SOURCE 200809L
 #include "cddp/store.h"
 #include "cli/interrupt.h"
 #include "cli/overrides.h"
+#include "cli/recipe.h"
 #include "cli/replay.h"
 #include "cli/report.h"
 #include "cli/session.h"
@@ -24,47 +24,18 @@ typedef struct replay_command {
     cd_report_target target;
     int exit_code;
     bool reproduced;
-    /* copied from the stored run */
-    char *scenario, *options, *schedule;
-    uint64_t plan_digest, recorded_exit;
-    char verdict[32];
-    int64_t run;
+    cd_recipe recipe;
 } replay_command;
-
-static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_error *err)
-{
-    replay_command *c = context;
-    if (!run->complete)
-        return cd_fail(err, CDDP_E_ARG, "run %" PRId64 " was interrupted while it was recorded; only whole runs can be replayed", run->run);
-    const cddp_run_provenance *p = &run->provenance;
-    if (strcmp(p->backend, "sim") != 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "run %" PRId64 " was recorded on backend %s; only runs of the simulator can be replayed", run->run,
-                       p->backend);
-    c->scenario = strdup(p->scenario);
-    c->options = strdup(p->options);
-    /* The schedule that was taken is known only at the end; the one of the beginning is what was asked for. */
-    c->schedule = strdup(run->outcome.schedule != NULL && run->outcome.schedule[0] != '\0' ? run->outcome.schedule : p->schedule);
-    if (c->scenario == NULL || c->options == NULL || c->schedule == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a replay");
-    c->plan_digest = p->plan;
-    c->recorded_exit = run->outcome.exit_code;
-    c->run = run->run;
-    snprintf(c->verdict, sizeof c->verdict, "%s", run->outcome.verdict);
-    c->result.source = cd_result_copy(&c->result, p->source);
-    return CDDP_OK;
-}
 
 static cddp_status find_run(replay_command *c, cddp_error *err)
 {
     const cd_args *args = c->cli->args;
     uint64_t number = 0;
-    int64_t run = 0;
     CD_TRY(cd_args_number(args, CD_OPTION_run_number, &number, err));
     CD_TRY(cddp_store_open(args->operands[0], CDDP_STORE_READ, NULL, &c->store, err));
-    CD_TRY(cddp_store_last_run(c->store, &run, err));
-    if (number > (uint64_t)run) return cd_fail(err, CDDP_E_ARG, "'%s' has no run %" PRIu64 "; its last one is %" PRId64, args->operands[0], number, run);
-    if (number != 0) run = (int64_t)number;
-    CD_TRY(cddp_store_each_run(c->store, run, take_run, c, err));
-    CD_TRY(cd_replay_load(&c->replay, c->store, run, err));
+    CD_TRY(cd_recipe_load(&c->recipe, c->store, number, "replayed", err));
+    c->result.source = cd_result_copy(&c->result, c->recipe.source);
+    CD_TRY(cd_replay_load(&c->replay, c->store, c->recipe.run, err));
     return CDDP_OK;
 }
 
@@ -101,15 +72,15 @@ static void tell(replay_command *c, cd_text *text)
     c->reproduced = !r->parted && !ended_early;
     if (r->stopped) {
         cd_text_style(text, CD_STYLE_GREEN, "reproduced up to event %zu", r->next);
-        cd_text_printf(text, "  of %zu in run %" PRId64 "\n", r->recorded.count, c->run);
+        cd_text_printf(text, "  of %zu in run %" PRId64 "\n", r->recorded.count, c->recipe.run);
         cddp_event at = cd_memory_sink_get(&r->recorded, r->next - 1);
         put_event(text, "event", &at);
     } else if (c->reproduced) {
         cd_text_style(text, CD_STYLE_GREEN, "reproduced");
-        cd_text_printf(text, "  run %" PRId64 ", %zu events, all equal; recorded verdict: %s\n", c->run, r->recorded.count, c->verdict);
+        cd_text_printf(text, "  run %" PRId64 ", %zu events, all equal; recorded verdict: %s\n", c->recipe.run, r->recorded.count, c->recipe.verdict);
     } else {
         cd_text_style(text, CD_STYLE_RED, "not reproduced");
-        cd_text_printf(text, "  run %" PRId64 " parts from its record at event %zu of %zu\n", c->run, r->next, r->recorded.count);
+        cd_text_printf(text, "  run %" PRId64 " parts from its record at event %zu of %zu\n", c->recipe.run, r->next, r->recorded.count);
         cddp_event expected = {0};
         if (r->next < r->recorded.count) {
             expected = cd_memory_sink_get(&r->recorded, r->next);
@@ -128,19 +99,14 @@ static cddp_status replay_store(replay_command *c, cddp_error *err)
     cddp_plan *plan = NULL;
     CD_TRY(find_run(c, err));
     CD_TRY(read_until(c, err));
-    cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = c->options, .watcher = &c->replay.sink,
-                          .schedule = c->schedule[0] != '\0' ? c->schedule : NULL};
-    cd_session_read_plan(&session, c->result.source, c->scenario, &plan, &c->result);
-    if (plan == NULL) return cd_fail(err, CDDP_E_CONFIG, "the recorded scenario cannot be read any more: %s %s", c->result.summary, c->result.details);
-    cddp_status status = CDDP_OK;
-    if (cddp_plan_digest(plan) != c->plan_digest)
-        status = cd_fail(err, CDDP_E_MISMATCH, "the recorded scenario no longer means the same: its plan has digest %016" PRIx64
-                         ", the record says %016" PRIx64, cddp_plan_digest(plan), c->plan_digest);
-    if (status == CDDP_OK) status = cd_session_run_plan(&session, plan, &c->result, err);
+    cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = c->recipe.options, .watcher = &c->replay.sink,
+                          .schedule = c->recipe.schedule[0] != '\0' ? c->recipe.schedule : NULL};
+    CD_TRY(cd_recipe_read_plan(&c->recipe, &session, &plan, err));
+    cddp_status status = cd_session_run_plan(&session, plan, &c->result, err);
     cddp_plan_destroy(plan);
     if (status != CDDP_OK) return status;
     /* A choice string that does not fit is a failure of the run, not a difference between runs. */
-    if (c->result.exit_code == CD_EXIT_USAGE && !c->replay.parted && c->recorded_exit != CD_EXIT_USAGE)
+    if (c->result.exit_code == CD_EXIT_USAGE && !c->replay.parted && c->recipe.exit_code != CD_EXIT_USAGE)
         return cd_fail(err, CDDP_E_CONFIG, "%s", c->result.summary);
     return CDDP_OK;
 }
@@ -205,8 +171,6 @@ int cd_command_replay(cd_cli *cli)
     cd_result_fini(&c.result);
     cd_replay_fini(&c.replay);
     cddp_store_close(c.store);
-    free(c.scenario);
-    free(c.options);
-    free(c.schedule);
+    cd_recipe_fini(&c.recipe);
     return exit_code;
 }

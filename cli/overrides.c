@@ -74,7 +74,7 @@ static void push_option(cd_text *text, const char *name, const char *value, size
 void cd_command_line_print(cd_text *text, const cd_command_line *line)
 {
     const char *plugin;
-    cd_text_printf(text, "cddp-verify %s ", line->schedule != NULL ? "replay" : "run");
+    cd_text_printf(text, "cddp-verify %s ", line->command != NULL ? line->command : line->schedule != NULL ? "replay" : "run");
     push_shell(text, line->source, strlen(line->source));
     for (const char *at = line->overrides; *at != '\0'; at += *at == '\n') {
         size_t length = strcspn(at, "\n");

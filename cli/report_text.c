@@ -27,11 +27,11 @@ static void put_line(cd_text *text, const char *label, const char *words)
 }
 
 /* A line that is meant for a shell is never folded. */
-static void put_pasteable(cd_text *text, const char *command)
+static void put_pasteable(cd_text *text, const char *label, const char *command)
 {
     if (command[0] == '\0') return;
     cd_text_push(text, "  ");
-    cd_text_style(text, CD_STYLE_CYAN, "%-*s", INDENT - 2, "reproduce");
+    cd_text_style(text, CD_STYLE_CYAN, "%-*s", INDENT - 2, label);
     cd_text_printf(text, "%s\n", command);
 }
 
@@ -173,7 +173,8 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
     put_ranks(text, report, result);
     if (report->verbose) put_exercises(text, result);
     if (result->judged) put_facts(text, report, result);
-    if (result->exit_code != CD_EXIT_VERIFIED || result->finding_count > 0) put_pasteable(text, result->reproduce);
+    if (result->exit_code != CD_EXIT_VERIFIED || result->finding_count > 0) put_pasteable(text, "reproduce", result->reproduce);
+    if (result->exit_code == CD_EXIT_FINDINGS) put_pasteable(text, "shrink", result->shrink);
 }
 
 static void put_totals(cd_text *text, const cd_report *report)

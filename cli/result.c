@@ -22,6 +22,7 @@ void cd_result_init(cd_result *result)
                           .backend = "",
                           .schedule = "",
                           .reproduce = "",
+                          .shrink = "",
                           .exit_code = CD_EXIT_INCONCLUSIVE};
     cd_arena_init(&result->arena, NULL, 16384);
 }

@@ -58,9 +58,16 @@ static void describe_reproduction(const cd_session *session, cd_result *result, 
     cd_text text;
     cd_text_init(&text, false);
     bool replay = has_schedule && result->schedule[0] != '\0' && strlen(result->schedule) <= SCHEDULE_PASTEABLE;
-    cd_command_line line = {result->source, session->overrides, replay ? result->schedule : NULL, session->cli->args};
+    cd_command_line line = {.source = result->source, .overrides = session->overrides, .schedule = replay ? result->schedule : NULL,
+                            .plugins = session->cli->args};
     cd_command_line_print(&text, &line);
     result->reproduce = cd_result_copy(result, cd_text_get(&text));
+    cd_text_fini(&text);
+    if (strcmp(result->backend, "sim") != 0) return;
+    cd_text_init(&text, false);
+    line.command = "shrink";
+    cd_command_line_print(&text, &line);
+    result->shrink = cd_result_copy(result, cd_text_get(&text));
     cd_text_fini(&text);
 }
 

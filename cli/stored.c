@@ -5,6 +5,7 @@
 #include "cli/overrides.h"
 #include "core/base/error.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +17,15 @@ static void describe_run(cd_result *result, const cddp_store *store, const cddp_
     cd_command_line_print(&text, &(cd_command_line){.source = p->source, .overrides = p->options});
     result->reproduce = cd_result_copy(result, cd_text_get(&text));
     cd_text_fini(&text);
+    if (strcmp(p->backend, "sim") == 0 && run->complete) {
+        char number[32];
+        snprintf(number, sizeof number, " --run %" PRId64, run->run);
+        cd_text_init(&text, false);
+        cd_command_line_print(&text, &(cd_command_line){.source = cddp_store_path(store), .overrides = "", .command = "shrink"});
+        cd_text_push(&text, number);
+        result->shrink = cd_result_copy(result, cd_text_get(&text));
+        cd_text_fini(&text);
+    }
     result->source = cd_result_copy(result, cddp_store_path(store));
     result->title = cd_result_copy(result, p->title);
     result->backend = cd_result_copy(result, p->backend);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From text to a field of the plan: every type of key, its range, and the message when it does not fit.
+/* From text to a field of the plan and back: every type of key, its range, and the message when it does not fit.
 **
 ** Numbers are parsed by strtod/strtoll in the "C" locale that a program starts in; the command line never
 ** changes it.
@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,7 +89,8 @@ static cddp_status parse_selector(const cd_key_row *row, const cd_key_value *val
     for (size_t i = 0; i < value->count; i++) {
         cddp_selector some;
         if (cd_selector_parse(value->items[i], &some, NULL) != CDDP_OK) {
-            return refuse(row, value->items[i], "a selection: write 2, \"0-3\", \"1%2\" (n mod 2 == 1) or a list of these", err);
+            return refuse(row, value->items[i],
+                          "a selection: write 2, \"0-3\", \"1%2\" (n mod 2 == 1) or a list of these", err);
         }
         if (all.term_count + some.term_count > CDDP_SELECTOR_TERMS_MAX) {
             return refuse(row, value->items[i], "short enough: at most 8 terms", err);
@@ -165,8 +167,12 @@ static cddp_status parse_scalar(const cd_key_row *row, const char *text, cd_aren
         }
         memcpy(field, &copy, sizeof copy);
         return CDDP_OK;
-    case CDDP_KEY_CHOICE: CD_TRY(parse_choice(row, text, &integer, err)); break;
-    default: CD_TRY(parse_integer(row, text, &integer, err)); break;
+    case CDDP_KEY_CHOICE:
+        CD_TRY(parse_choice(row, text, &integer, err));
+        break;
+    default:
+        CD_TRY(parse_integer(row, text, &integer, err));
+        break;
     }
     CD_ASSERT(row->width == sizeof integer);
     memcpy(field, &integer, sizeof integer);
@@ -190,6 +196,114 @@ cddp_status cd_key_parse(const cd_key_row *row, const cd_key_value *value, cd_ar
     return parse_scalar(row, value->items[0], arena, field, err);
 }
 
+/* ---- back to text ---- */
+
+/* The shortest text that reads as the same number. */
+static char *number_text(cd_arena *arena, double number)
+{
+    char text[40];
+    int precision = 1;
+    do {
+        snprintf(text, sizeof text, "%.*g", precision, number);
+    } while (strtod(text, NULL) != number && precision++ < 17);
+    return copy_text(arena, text);
+}
+
+static char *choice_text(const cd_key_row *row, cd_arena *arena, int64_t position)
+{
+    const char *word = row->choices;
+    for (; position > 0; position--) {
+        word = strchr(word, '|') + 1;
+    }
+    return cd_arena_printf(arena, "%.*s", (int)strcspn(word, "|"), word);
+}
+
+static char *scalar_text(const cd_key_row *row, const void *field, cd_arena *arena)
+{
+    int64_t integer = 0;
+    double number;
+    const char *text;
+    if (row->type == CDDP_KEY_TEXT) {
+        memcpy(&text, field, sizeof text);
+        return copy_text(arena, text);
+    }
+    if (row->type == CDDP_KEY_NUMBER) {
+        memcpy(&number, field, sizeof number);
+        return number_text(arena, number);
+    }
+    if (row->width == sizeof(bool)) {
+        integer = *(const bool *)field;
+    } else {
+        memcpy(&integer, field, sizeof integer);
+    }
+    if (row->type == CDDP_KEY_FLAG) {
+        return copy_text(arena, integer != 0 ? "true" : "false");
+    }
+    if (row->type == CDDP_KEY_CHOICE) {
+        return choice_text(row, arena, integer);
+    }
+    return cd_arena_printf(arena, "%lld", (long long)integer);
+}
+
+static char *list_text(const cd_key_row *row, const cddp_text_list *list, size_t i, cd_arena *arena)
+{
+    if (row->type == CDDP_KEY_TEXTS) {
+        return copy_text(arena, list->items[i]);
+    }
+    if (row->type == CDDP_KEY_NUMBERS) {
+        return number_text(arena, ((const double *)(const void *)list->items)[i]);
+    }
+    return cd_arena_printf(arena, "%u", ((const uint32_t *)(const void *)list->items)[i]);
+}
+
+static bool is_unset(const cd_key_row *row, const void *field)
+{
+    int64_t integer;
+    const void *pointer;
+    if (row->type == CDDP_KEY_TEXT) {
+        memcpy(&pointer, field, sizeof pointer);
+        return pointer == NULL;
+    }
+    if (row->type == CDDP_KEY_NUMBER || row->width != sizeof integer) {
+        return false;
+    }
+    memcpy(&integer, field, sizeof integer);
+    return integer == CDDP_PLAN_UNSET;
+}
+
+cddp_status cd_key_print(const cd_key_row *row, const void *field, cd_arena *arena, cd_key_value *value,
+                         cddp_error *err)
+{
+    const bool is_list =
+        row->type == CDDP_KEY_TEXTS || row->type == CDDP_KEY_NUMBERS || row->type == CDDP_KEY_UNSIGNEDS;
+    char selector[256] = "";
+    cddp_text_list list = {NULL, 0};
+    size_t count = 1;
+    if (is_list) {
+        memcpy(&list, field, sizeof list);
+        count = list.count;
+    } else if (row->type == CDDP_KEY_SELECTOR) {
+        cd_selector_print(field, selector, sizeof selector);
+        count = selector[0] != '\0';
+    } else if (is_unset(row, field)) {
+        count = 0;
+    }
+    const char **items = cd_arena_push(arena, (count + 1) * sizeof *items);
+    for (size_t i = 0; items != NULL && i < count; i++) {
+        items[i] = is_list               ? list_text(row, &list, i, arena)
+                   : selector[0] != '\0' ? copy_text(arena, selector)
+                                         : scalar_text(row, field, arena);
+        if (items[i] == NULL) {
+            items = NULL;
+        }
+    }
+    if (items == NULL) {
+        return NO_MEMORY(err);
+    }
+    *value = (cd_key_value){items, count};
+    return CDDP_OK;
+}
+
 void cd_key_parse_initial(const cd_key_row *row, void *field)
 {
     if (row->initial[0] != '\0' && row->type != CDDP_KEY_TEXT) {
@@ -202,7 +316,8 @@ void cd_key_parse_initial(const cd_key_row *row, void *field)
     if (row->type == CDDP_KEY_TEXT && row->initial[0] != '\0') {
         memcpy(field, &row->initial, sizeof row->initial);
     }
-    const bool may_be_unset = row->type == CDDP_KEY_INTEGER || row->type == CDDP_KEY_CHOICE || row->type == CDDP_KEY_FLAG;
+    const bool may_be_unset =
+        row->type == CDDP_KEY_INTEGER || row->type == CDDP_KEY_CHOICE || row->type == CDDP_KEY_FLAG;
     if (may_be_unset && row->width == sizeof(int64_t)) {
         const int64_t unset = CDDP_PLAN_UNSET;
         memcpy(field, &unset, sizeof unset);

@@ -60,6 +60,8 @@ typedef struct cd_key_value {
 } cd_key_value;
 cddp_status cd_key_parse(const cd_key_row *row, const cd_key_value *value, cd_arena *arena, void *field,
                          cddp_error *err);
+/* The inverse: the field as items that cd_key_parse takes; none where it is unset or empty. */
+cddp_status cd_key_print(const cd_key_row *row, const void *field, cd_arena *arena, cd_key_value *value, cddp_error *err);
 /* The default into the field. */
 void cd_key_parse_initial(const cd_key_row *row, void *field);
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# laboratory.sh CDDP_VERIFY SCENARIOS: replay, explore and diff as a user calls them. Every claim prints its name;
+# laboratory.sh CDDP_VERIFY SCENARIOS: replay, explore, shrink and diff as a user calls them. Every claim prints its name;
 # the first that does not hold ends the script with what was seen.
 set -u
 verify=$1 scenarios=$2
@@ -134,6 +134,104 @@ line=$(sed -n 's/^  replay *cddp-verify //p' out)
 [ -n "$line" ] || fail "no replay line"
 eval "expect 1 \"$verify\" $line"
 says "I-PARAMEQ"
+
+claim="a stored failure shrinks, and what is left fails in the same way when it is run, and when it is replayed"
+expect 1 "$verify" run "$scenarios/mixed_control_flow.toml" --set ddp.find_unused_parameters=false -n 4 --trace big.db
+says "shrink    cddp-verify shrink $scenarios/mixed_control_flow.toml"
+expect 1 "$verify" report big.db
+says "shrink    cddp-verify shrink big.db --run 1"
+expect 0 "$verify" shrink big.db
+says "shrunk: big-1-shrunk.toml: I-"
+says "1-minimal: each of"
+check=$(sed -n '1s/^shrunk: [^:]*: \(I-[A-Z]*\).*/\1/p' out)
+line=$(sed -n 's/^  replay *cddp-verify //p' out)
+cp big-1-shrunk.toml first.toml
+expect 1 "$verify" run big-1-shrunk.toml
+says "  $check  "
+eval "expect 1 \"$verify\" $line"
+says "  $check  "
+
+claim="shrinking is deterministic, and several jobs change nothing but the time"
+expect 0 "$verify" shrink big.db
+cp out one
+cmp -s big-1-shrunk.toml first.toml || fail "two results differ"
+expect 0 "$verify" shrink big.db --jobs 3
+cmp -s big-1-shrunk.toml first.toml || fail "three jobs come to something else"
+cmp -s out one || fail "three jobs tell something else"
+
+claim="a budget ends the search with the best so far, and it says that it is not minimal"
+expect 4 "$verify" shrink big.db --budget 9 --output early.toml
+says "not minimal yet: the budget is used up"
+grep -q "^# Not minimal yet" early.toml || fail "the file does not say it"
+expect 1 "$verify" run early.toml
+says "  $check  "
+cp out one
+expect 4 "$verify" shrink big.db --budget 9 --output early.toml --jobs 3
+expect 1 "$verify" run early.toml
+cmp -s out one || fail "three jobs come to something else within a budget"
+
+claim="Ctrl-C ends the search with the best so far"
+cat > wide.toml <<'TOML'
+schema = 1
+title = "much to try"
+[world]
+size = 64
+[model]
+name = "params"
+options = "count=64"
+[ddp]
+init_sync = false
+[train]
+steps = 12
+[[rank]]
+ranks = 63
+model.options = "count=64,order=1:0"
+TOML
+sed -i 's/order=1:0/order=1:0'"$(seq -s '' -f ':%g' 2 63)"'/' wide.toml
+sed -i 's/^\[\[rank\]\]$/[[when]]\nranks = 62\nsteps = 11\nsync = false\n\n[[rank]]/' wide.toml
+"$verify" shrink wide.toml --output wide-small.toml > out 2> err &
+pid=$!
+sleep 1
+kill -INT $pid 2> /dev/null
+wait $pid
+code=$?
+case $code in
+0) says "1-minimal" ;;
+4) says "interrupted; this is the best so far" ;;
+2 | 130) complains "interrupted" ;;
+*) fail "exit $code" ;;
+esac
+
+claim="what cannot be shrunk gets one sentence, and nothing is written"
+expect 2 "$verify" shrink "$scenarios/gan_unused_params.toml"
+complains "the run does not fail: there is nothing to shrink"
+expect 2 "$verify" shrink "$scenarios/errors/contradiction.toml"
+complains "cannot be run"
+expect 2 "$verify" shrink failing.toml --schedule 's1:!!'
+[ "$(wc -l < err)" -eq 1 ] || fail "not one line"
+expect 2 "$verify" shrink failing.toml --schedule s1:ZZZ9
+complains "does not fit"
+expect 2 "$verify" shrink big.db --set train.steps=2
+complains "has its own settings"
+expect 2 "$verify" shrink big.db --run 9
+complains "no run 9"
+expect 2 "$verify" shrink failing.toml --run 1
+complains "'failing.toml' is none"
+expect 2 "$verify" shrink big.db --budget soon
+complains "neither a number of runs nor a time"
+expect 2 "$verify" shrink
+expect 2 "$verify" shrink missing.toml
+[ ! -e gan_unused_params-shrunk.toml ] && [ ! -e failing-shrunk.toml ] || fail "a file was written"
+echo "mine" > failing-shrunk.toml
+expect 2 "$verify" shrink failing.toml
+complains "was not written by shrink"
+grep -q "^mine$" failing-shrunk.toml || fail "it was overwritten"
+
+claim="a record that does not repeat itself is not shrunk"
+cp big.db edited.db
+sqlite3 edited.db "UPDATE run SET options = options || 'train.steps=2' WHERE id = 1" || fail "cannot edit the store"
+expect 2 "$verify" shrink edited.db
+complains "no longer means the same"
 
 claim="equal runs do not differ; runs with another seed differ in content, not in order"
 expect 0 "$verify" run "$scenarios/gan_unused_params.toml" --trace pair.db -q

@@ -59,6 +59,7 @@ static inline void invent(cd_result results[INVENTED_COUNT])
         r->exit_code = codes[i];
         r->verdict = cd_result_verdict_name(codes[i]);
         r->reproduce = "cddp-verify run 'scenarios/it'\\''s.toml'";
+        r->shrink = "cddp-verify shrink 'scenarios/it'\\''s.toml'";
         if (codes[i] != 0) r->summary = r->reason = "a reason with <angle> & \"quotes\"";
         r->exercises = cd_arena_push(&r->arena, sizeof *r->exercises);
         r->exercises[r->exercise_count++] = (cddp_exercise){"I-ORDER", "12 launches on 3 ranks", 12};

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a stored run says about running it again: scenario, overrides, schedule, and the digests to hold it against.
+**
+** Lifetime   load → read_plan … → fini; the texts are its own.
+** Errors     a run that cannot be run again is refused with the reason, never bent to fit.
+*/
+#pragma once
+#include "cli/session.h"
+
+typedef struct cd_recipe {
+    int64_t run;
+    char *scenario, *source, *options; /* the text, its path, the command line's changes */
+    char *schedule;                    /* the choices that were taken; "" for fifo */
+    uint64_t plan_digest, trace_digest, exit_code;
+    char verdict[32];
+} cd_recipe;
+
+/* number 0: the last run. what: "replayed", for messages. */
+cddp_status cd_recipe_load(cd_recipe *recipe, cddp_store *store, uint64_t number, const char *what,
+                           cddp_error *err) CDDP_MUST_CHECK;
+void cd_recipe_fini(cd_recipe *recipe); /* accepts a zeroed one */
+/* The plan, as long as it means what it meant. The session's overrides are those of the recipe. */
+cddp_status cd_recipe_read_plan(const cd_recipe *recipe, const cd_session *session, cddp_plan **plan,
+                                cddp_error *err) CDDP_MUST_CHECK;

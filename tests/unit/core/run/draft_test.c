@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan taken apart, written, and read back: for every key of the table. */
+#include "core/run/draft.h"
+#include "scenarios/reader/reader.h"
+#include "tests/support/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A value that is not the default. */
+static void other_value(const cd_key_row *row, char *text, size_t bytes)
+{
+    switch (row->type) {
+    case CDDP_KEY_FLAG:
+        snprintf(text, bytes, "%s", strcmp(row->initial, "true") == 0 ? "false" : "true");
+        break;
+    case CDDP_KEY_INTEGER:
+    case CDDP_KEY_UNSIGNED:
+        snprintf(text, bytes, "%.0f", row->high);
+        break;
+    case CDDP_KEY_NUMBER:
+        snprintf(text, bytes, "%.17g", row->low + (row->high - row->low) * 0.1);
+        break;
+    case CDDP_KEY_CHOICE:
+        snprintf(text, bytes, "%s", strrchr(row->choices, '|') + 1);
+        break;
+    case CDDP_KEY_SELECTOR:
+        snprintf(text, bytes, "1,3-4,1%%2");
+        break;
+    case CDDP_KEY_TEXT:
+        snprintf(text, bytes, "say \"a\\b\"\nµ\x01=");
+        break;
+    case CDDP_KEY_TEXTS:
+        snprintf(text, bytes, "a.*,\"b\"");
+        break;
+    case CDDP_KEY_NUMBERS:
+        snprintf(text, bytes, "0.1,1e-05,3");
+        break;
+    case CDDP_KEY_UNSIGNEDS:
+        snprintf(text, bytes, "0,7");
+        break;
+    }
+}
+
+/* "when[].sync" is set as "when.1.sync", so that an element without settings stands in front. */
+static void set_row(cddp_plan *plan, const cd_key_row *row, const char *value)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    char key[128];
+    const char *dot = row->table[0] != '\0' ? "." : "";
+    snprintf(key, sizeof key, "%s%s%s%s", row->table, cd_item_table_get(row->scope) != NULL ? ".1" : "", dot,
+             row->field);
+    if (cd_item_table_get(row->scope) != NULL)
+        while (cd_plan_item_count(plan, row->scope) < 2) assert_ok(cd_plan_add_item(plan, row->scope, &err), &err);
+    assert_ok(cddp_plan_set(plan, key, value, &err), &err);
+}
+
+typedef struct page {
+    char bytes[65536];
+    size_t used;
+} page;
+
+static void push(void *context, const char *text)
+{
+    page *p = context;
+    const size_t length = strlen(text);
+    assert_true(p->used + length < sizeof p->bytes);
+    memcpy(p->bytes + p->used, text, length + 1);
+    p->used += length;
+}
+
+static void print_plan(const cddp_plan *plan, page *p)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_draft draft;
+    cd_draft_init(&draft);
+    p->used = 0;
+    assert_ok(cd_draft_take(&draft, plan, &err), &err);
+    cd_draft_print(&draft, push, p);
+    cd_draft_fini(&draft);
+}
+
+static cddp_plan *read_page(const page *p)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    const cd_reader_options options = {.allocator = NULL};
+    cddp_plan *plan = NULL;
+    cddp_status status = cd_reader_read_text(&options, "draft.toml", p->bytes, &plan, &err);
+    if (status != CDDP_OK) print_message("%s", p->bytes);
+    assert_ok(status, &err);
+    return plan;
+}
+
+static page first, second;
+
+/* Written, read and written again it is the same text, and the plan means the same. */
+static void assert_survives(const cddp_plan *plan, const char *name)
+{
+    print_plan(plan, &first);
+    cddp_plan *again = read_page(&first);
+    print_plan(again, &second);
+    if (cddp_plan_digest(again) != cddp_plan_digest(plan)) print_message("%s:\n%s", name, first.bytes);
+    assert_true(cddp_plan_digest(again) == cddp_plan_digest(plan));
+    assert_string_equal(first.bytes, second.bytes);
+    cddp_plan_destroy(again);
+}
+
+static cddp_plan *make_plan(void)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+    assert_ok(cddp_plan_set(plan, "title", "a test", &err), &err);
+    return plan;
+}
+
+static bool is_schema(const cd_key_row *row) { return strcmp(row->field, "schema") == 0; }
+
+TEST(draft, every_key_is_written_as_the_reader_reads_it)
+{
+    size_t survived = 0;
+    for (size_t i = 0; i < cd_key_count(); i++) {
+        char value[256] = "";
+        const cd_key_row *row = cd_key_row_get(i);
+        if (is_schema(row)) continue;
+        cddp_plan *plan = make_plan();
+        other_value(row, value, sizeof value);
+        set_row(plan, row, value);
+        /* Some keys contradict the rest of a plan when they stand alone, and the reader says so. */
+        if (cddp_plan_check(plan, NULL) == CDDP_OK) {
+            assert_survives(plan, row->field);
+            survived++;
+        }
+        print_plan(plan, &first);
+        /* It is not there by its default: the plan without it means something else, or prints something else. */
+        cddp_plan *bare = make_plan();
+        print_plan(bare, &second);
+        if (strcmp(first.bytes, second.bytes) == 0) fail_msg("%s.%s is not written", row->table, row->field);
+        cddp_plan_destroy(bare);
+        cddp_plan_destroy(plan);
+    }
+    assert_true(survived * 4 > cd_key_count() * 3);
+}
+
+TEST(draft, what_some_ranks_have_is_written_as_a_rank_table)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    for (size_t i = 0; i < cd_key_count(); i++) {
+        char value[256] = "", key[128];
+        const cd_key_row *row = cd_key_row_get(i);
+        if (row->scope != CD_SCOPE_RANK) continue;
+        cddp_plan *plan = make_plan();
+        other_value(row, value, sizeof value);
+        snprintf(key, sizeof key, "%s.%s@0,2-3", row->table, row->field);
+        assert_ok(cddp_plan_set(plan, key, value, &err), &err);
+        print_plan(plan, &first);
+        assert_non_null(strstr(first.bytes, "[[rank]]\nranks = \"0,2-3\"\n"));
+        cddp_plan *again = read_page(&first);
+        print_plan(again, &second);
+        assert_string_equal(first.bytes, second.bytes);
+        cddp_plan_destroy(again);
+        cddp_plan_destroy(plan);
+    }
+}
+
+TEST(draft, defaults_are_left_out)
+{
+    cddp_plan *plan = make_plan();
+    print_plan(plan, &first);
+    assert_string_equal(first.bytes, "schema = 1\ntitle = \"a test\"\n");
+    cddp_plan_destroy(plan);
+}
+
+TEST(draft, an_element_that_goes_renumbers_those_behind_it)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = make_plan(), *made = NULL;
+    cd_draft draft, copy;
+    assert_ok(cddp_plan_set(plan, "when.0.skip", "step", &err), &err);
+    assert_ok(cddp_plan_set(plan, "when.1.stop", "true", &err), &err);
+    assert_ok(cddp_plan_set(plan, "when.2.samples", "5", &err), &err);
+    cd_draft_init(&draft);
+    cd_draft_init(&copy);
+    assert_ok(cd_draft_take(&draft, plan, &err), &err);
+    assert_ok(cd_draft_copy(&copy, &draft, &err), &err);
+    cd_draft_remove_element(&copy, CD_SCOPE_when, 1);
+    assert_ok(cd_draft_make(&copy, &made, &err), &err);
+    assert_int_equal(made->when_count, 2);
+    assert_int_equal(made->whens[0].skip, 2);
+    assert_true(made->whens[1].stop == CDDP_PLAN_UNSET);
+    assert_int_equal(made->whens[1].samples, 5);
+    assert_int_equal(draft.element_count[CD_SCOPE_when], 3);
+    cddp_plan_destroy(made);
+    cd_draft_fini(&copy);
+    cd_draft_fini(&draft);
+    cddp_plan_destroy(plan);
+}
+
+TEST_MAIN(ROW(draft, every_key_is_written_as_the_reader_reads_it),
+          ROW(draft, what_some_ranks_have_is_written_as_a_rank_table), ROW(draft, defaults_are_left_out),
+          ROW(draft, an_element_that_goes_renumbers_those_behind_it))
