@@ -53,34 +53,32 @@ TOML
 
 claim="a search by several processes gives the answer of one"
 for strategy in random pct cover; do
-    expect 0 "$verify" explore "$scenarios/order/chosen_at_random.toml" --strategy $strategy --budget 60 --explore-seed 3
+    expect 0 "$verify" explore "$scenarios/order/chosen_at_random.toml" --strategy $strategy --budget 30 --explore-seed 3
     cp out one
-    for jobs in 2 3; do
-        expect 0 "$verify" explore "$scenarios/order/chosen_at_random.toml" --strategy $strategy --budget 60 --explore-seed 3 --jobs $jobs
-        alike one
-    done
-done
-"$verify" explore left_early.toml --budget 200 --keep-going > one 2> err
-grep -q "not verified" one || fail "the broken scenario was verified"
-for jobs in 2 3; do
-    expect 1 "$verify" explore left_early.toml --budget 200 --keep-going --jobs $jobs
+    expect 0 "$verify" explore "$scenarios/order/chosen_at_random.toml" --strategy $strategy --budget 30 --explore-seed 3 --jobs 3
     alike one
 done
-"$verify" explore left_early.toml --budget 200 > one 2> err
-expect 1 "$verify" explore left_early.toml --budget 200 --jobs 2
+"$verify" explore left_early.toml --budget 60 --keep-going > one 2> err
+grep -q "not verified" one || fail "the broken scenario was verified"
+for jobs in 2 3; do
+    expect 1 "$verify" explore left_early.toml --budget 60 --keep-going --jobs $jobs
+    alike one
+done
+"$verify" explore left_early.toml --budget 60 > one 2> err
+expect 1 "$verify" explore left_early.toml --budget 60 --jobs 2
 alike one
 expect 2 "$verify" explore small.toml --strategy exhaustive --jobs 2
 complains "depends on all that it has seen"
 
 claim="a search that goes on from its frontier gives the answer of one that was never stopped"
 for options in "--strategy random" "--strategy pct" "--strategy cover"; do
-    expect 0 "$verify" explore "$scenarios/order/chosen_at_random.toml" $options --budget 40
+    expect 0 "$verify" explore "$scenarios/order/chosen_at_random.toml" $options --budget 20
     cp out whole
     rm -f frontier
     "$verify" explore "$scenarios/order/chosen_at_random.toml" $options --budget 7 --frontier frontier > out 2> err
-    expect 0 "$verify" explore "$scenarios/order/chosen_at_random.toml" $options --budget 40 --frontier frontier
+    expect 0 "$verify" explore "$scenarios/order/chosen_at_random.toml" $options --budget 20 --frontier frontier
     alike whole
-    expect 0 "$verify" explore "$scenarios/order/chosen_at_random.toml" $options --budget 40 --frontier frontier # again: nothing left to do
+    expect 0 "$verify" explore "$scenarios/order/chosen_at_random.toml" $options --budget 20 --frontier frontier # again: nothing left to do
     alike whole
 done
 for options in "" "--no-merge" "--no-reduce --no-merge"; do
@@ -92,20 +90,20 @@ for options in "" "--no-merge" "--no-reduce --no-merge"; do
     alike whole
 done
 rm -f frontier
-"$verify" explore left_early.toml --budget 100 --keep-going > whole 2> err
-expect 1 "$verify" explore left_early.toml --budget 50 --keep-going --frontier frontier
-expect 1 "$verify" explore left_early.toml --budget 100 --keep-going --frontier frontier
+"$verify" explore left_early.toml --budget 40 --keep-going > whole 2> err
+expect 1 "$verify" explore left_early.toml --budget 20 --keep-going --frontier frontier
+expect 1 "$verify" explore left_early.toml --budget 40 --keep-going --frontier frontier
 alike whole
 
 claim="Ctrl-C keeps what there is, and the rest comes later"
 rm -f frontier
-"$verify" explore small.toml --budget 1500 > whole 2> err
-"$verify" explore small.toml --budget 1500 --frontier frontier > out 2> err &
-sleep 0.1
+"$verify" explore small.toml --budget 400 > whole 2> err
+"$verify" explore small.toml --budget 400 --frontier frontier > out 2> err &
+sleep 0.05
 kill -INT $!
 wait $!
 [ -s frontier ] || fail "no frontier was kept"
-expect 0 "$verify" explore small.toml --budget 1500 --frontier frontier
+expect 0 "$verify" explore small.toml --budget 400 --frontier frontier
 alike whole
 
 claim="a frontier that is none, was cut, was edited or belongs to another search is refused and left alone"
