@@ -8,13 +8,13 @@
 
 cd_cuda cd_cuda_here = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-cddp_status cd_cuda_check(int code, const char *what, cddp_error *err)
+cddp_status cd_cuda_check(cudaError_t code, const char *what, cddp_error *err)
 {
     if (code == cudaSuccess) return CDDP_OK;
     /* Takes the error out of CUDA's memory of it, where it can be: the next call shall tell of its own. */
     (void)cudaGetLastError();
     return cd_fail(err, code == cudaErrorMemoryAllocation ? CDDP_E_NOMEM : CDDP_E_BACKEND, "cuda: %s: %s", what,
-                   cudaGetErrorString((cudaError_t)code));
+                   cudaGetErrorString(code));
 }
 
 /* ---- memory ---- */
@@ -158,11 +158,11 @@ cddp_status cd_ring_begin(cd_cuda *cuda, size_t bytes, cd_ring_slot **slot, cddp
         CD_TRY(cd_cuda_check(cudaEventCreateWithFlags(&s->passed, cudaEventDisableTiming), "cudaEventCreateWithFlags",
                              err));
     if (s->in_use) {
-        int code = (int)cudaEventQuery(s->passed);
+        cudaError_t code = cudaEventQuery(s->passed);
         if (code == cudaErrorNotReady) {
             (void)cudaGetLastError();
             cuda->host_waits++;
-            code = (int)cudaEventSynchronize(s->passed);
+            code = cudaEventSynchronize(s->passed);
         }
         CD_TRY(cd_cuda_check(code, "waiting for a staging buffer", err));
         s->in_use = false;

@@ -54,8 +54,8 @@ extern cd_cuda cd_cuda_here; /* the process's; perhaps not yet open */
 cddp_status cd_cuda_open(cd_cuda *cuda, int ordinal, cddp_error *err) CDDP_MUST_CHECK;
 void cd_cuda_close(cd_cuda *cuda); /* for tests: everything back; accepts one that is not open */
 
-/* code is a cudaError_t. "cuda: what: invalid argument". */
-cddp_status cd_cuda_check(int code, const char *what, cddp_error *err) CDDP_MUST_CHECK;
+/* "cuda: what: invalid argument". */
+cddp_status cd_cuda_check(cudaError_t code, const char *what, cddp_error *err) CDDP_MUST_CHECK;
 cudaStream_t cd_cuda_stream(cd_cuda *cuda, cddp_stream *stream); /* NULL: the default stream */
 /* Blocks the host until the stream is idle, and counts it. */
 cddp_status cd_cuda_synchronize(cd_cuda *cuda, cudaStream_t stream, const char *what, cddp_error *err) CDDP_MUST_CHECK;

@@ -121,7 +121,8 @@ static cddp_status enqueue(cd_cuda_op op, const cddp_tensor *dst, const cddp_ten
                          .numel = cddp_tensor_numel(dst),
                          .op = op,
                          .scalar = *scalar};
-    return cd_cuda_check(cd_cuda_launch_call(&call, cd_cuda_stream(cuda, stream)), "starting a kernel", err);
+    return cd_cuda_check((cudaError_t)cd_cuda_launch_call(&call, cd_cuda_stream(cuda, stream)), "starting a kernel",
+                         err);
 }
 
 static cddp_status check_count(int64_t n, const char *operation, cddp_error *err)
@@ -267,7 +268,7 @@ static cddp_status batch_run(cd_cuda *cuda, const cddp_copy_pair *pairs, size_t 
     bytes = batch.pair_count * sizeof(cd_cuda_pair);
     CD_TRY(cd_cuda_check(cudaMemcpyAsync(slot->device, slot->host, bytes, cudaMemcpyHostToDevice, stream),
                          "cudaMemcpyAsync", err));
-    CD_TRY(cd_cuda_check(cd_cuda_launch_batch(&batch, stream), "starting a batch of copies", err));
+    CD_TRY(cd_cuda_check((cudaError_t)cd_cuda_launch_batch(&batch, stream), "starting a batch of copies", err));
     CD_TRY(cd_ring_end(slot, stream, err));
     return CDDP_OK;
 }
@@ -322,7 +323,7 @@ static cddp_status cuda_matmul(const cddp_tensor *dst, const cddp_matmul *operan
                                .dst_col = s.dst_col};
     cudaStream_t on = cd_cuda_stream(cuda, stream);
     CD_TRY(cd_cublas_product(cuda, &product, on, &done, err));
-    if (!done) CD_TRY(cd_cuda_check(cd_cuda_launch_product(&product, on), "starting a product", err));
+    if (!done) CD_TRY(cd_cuda_check((cudaError_t)cd_cuda_launch_product(&product, on), "starting a product", err));
     return CDDP_OK;
 }
 
@@ -346,7 +347,8 @@ static cddp_status cuda_orthonormalize(const cddp_tensor *matrix, double epsilon
                            .epsilon = epsilon,
                            .partials = partials};
     cudaStream_t on = cd_cuda_stream(cuda, stream);
-    cddp_status status = cd_cuda_check(cd_cuda_launch_basis(&basis, on), "starting an orthonormalisation", err);
+    cddp_status status =
+        cd_cuda_check((cudaError_t)cd_cuda_launch_basis(&basis, on), "starting an orthonormalisation", err);
     /* Scratch belongs to the default stream; another one is waited for before the scratch goes back. */
     if (on != cuda->stream && cd_cuda_synchronize(cuda, on, "orthonormalize", NULL) != CDDP_OK && status == CDDP_OK)
         status = cd_fail(err, CDDP_E_BACKEND, "orthonormalize: the stream failed");
@@ -440,7 +442,7 @@ static cddp_status scan(const cddp_tensor *src, bool squares, void *lanes, cddp_
     int64_t numel = cddp_tensor_numel(src);
     int code = squares ? cd_cuda_launch_squares(&view, numel, partials, cuda->stream)
                        : cd_cuda_launch_nonfinite(&view, numel, partials, cuda->stream);
-    CD_TRY_OUT(cd_cuda_check(code, "starting a scan", err));
+    CD_TRY_OUT(cd_cuda_check((cudaError_t)code, "starting a scan", err));
     CD_TRY_OUT(cd_cuda_check(cudaMemcpyAsync(lanes, partials, bytes, cudaMemcpyDeviceToHost, cuda->stream),
                              "cudaMemcpyAsync", err));
     CD_TRY_OUT(cd_cuda_synchronize(cuda, cuda->stream, squares ? "norm" : "find_nonfinite", err));

@@ -20,7 +20,7 @@ static cddp_status wait_stream(cd_nccl_group *g, const cd_nccl_work *w, cddp_err
     g->cuda->host_waits++;
     CD_TRY(cd_cuda_check(cudaEventRecord(w->done, g->stream), "cudaEventRecord", err));
     for (;;) {
-        int code = (int)cudaEventQuery(w->done);
+        cudaError_t code = cudaEventQuery(w->done);
         if (code != cudaErrorNotReady) return cd_cuda_check(code, "exchanging fingerprints", err);
         (void)cudaGetLastError();
         ncclResult_t state = ncclSuccess;

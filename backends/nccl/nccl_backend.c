@@ -296,7 +296,7 @@ static cddp_status look_at(cd_nccl_group *g, cd_nccl_work *w, bool *done, cddp_e
     if (g->watch.failed) return tell_failure(g, err);
     cudaError_t code = progress(g, w);
     if (code != cudaSuccess && code != cudaErrorNotReady) {
-        cddp_status status = cd_cuda_check((int)code, cddp_op_name(w->call.op), err);
+        cddp_status status = cd_cuda_check(code, cddp_op_name(w->call.op), err);
         return fail_group(g, status, err);
     }
     *done = code == cudaSuccess;

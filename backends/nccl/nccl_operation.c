@@ -73,7 +73,7 @@ static cddp_status average(cd_nccl_group *g, const cd_nccl_work *w, cddp_error *
                          .strides = {1}};
     cd_cuda_call call = {
         .dst = view, .src = view, .numel = view.sizes[0], .op = CD_CUDA_DIVIDE, .scalar = {.count = g->size}};
-    return cd_cuda_check(cd_cuda_launch_call(&call, g->stream), "dividing an average", err);
+    return cd_cuda_check((cudaError_t)cd_cuda_launch_call(&call, g->stream), "dividing an average", err);
 }
 
 static cddp_status group_end(cd_nccl_group *g, const cd_nccl_work *w, ncclResult_t inside, const char *what,
