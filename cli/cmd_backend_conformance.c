@@ -169,7 +169,8 @@ static cddp_status run_card(card *c, uint64_t ranks, cddp_rank_result *results, 
     cddp_run_options run = cddp_run_options_default();
     CD_TRY_OUT(make_plan(c, ranks, &plan, err));
     CD_TRY_OUT(cd_plugins_need_backend((cd_cli *)(uintptr_t)c->cli, c->backend, err));
-    cd_compose_options options = {.plan = plan, .registry = c->cli->registry, .level = CDDP_TRACE_ORDER, .node = getenv("CDDP_NODE")};
+    cd_compose_options options = {.plan = plan, .registry = c->cli->registry, .level = CDDP_TRACE_ORDER, .node = getenv("CDDP_NODE"),
+                                  .origin = &c->cli->origin};
     CD_TRY_OUT(cd_compose_open(&options, &compose, err));
     cd_compose_fill(compose, &run);
     if (run.relay != NULL) run.relay->target = &c->sink;
@@ -184,7 +185,7 @@ out:
 static int judge(cd_cli *cli, uint64_t ranks, cddp_rank_result *results)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    card c = {.cli = cli, .backend = cli->args->operands[0]};
+    card c = {.cli = cli, .backend = cd_plugins_backend_name(cli, cli->args->operands[0])};
     c.sink = (cddp_trace_sink){sizeof c.sink, CDDP_TRACE_ABI, &c, take_row, NULL};
     c.options = (cd_conformance_options){.device = cddp_device_cpu(), .thorough = cd_args_has(cli->args, CD_OPTION_thorough),
                                          .huge_bytes = cd_args_has(cli->args, CD_OPTION_huge) ? HUGE_BYTES : 0};

@@ -7,6 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Runs are counted, for the ranks that they start: those on backends of this build from 0, on those of plugins, and on
+** compositions, from here. */
+#define PLUGINS_FROM 1000u
+#define COMPOSITIONS_FROM 2000u
+
 /* A tiny world on the backend; self is a world of one by definition. */
 static cddp_status make_plan(const char *backend, cddp_plan **plan, cddp_error *err)
 {
@@ -25,13 +30,14 @@ static cddp_status make_plan(const char *backend, cddp_plan **plan, cddp_error *
 }
 
 /* In words: "" when training works. */
-static void try_backend(cd_cli *cli, const char *backend, char *words, size_t bytes)
+static void try_backend(cd_cli *cli, const char *backend, uint64_t run, char *words, size_t bytes)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
     cd_result result;
-    cd_session session = {.cli = cli, .level = CDDP_TRACE_DIGEST, .overrides = ""};
+    cd_session session = {.cli = cli, .level = CDDP_TRACE_DIGEST, .overrides = "", .run = run};
     words[0] = '\0';
+    if (cli->origin.hub != NULL && cli->origin.run != run) return; /* we are a rank of another one */
     cd_result_init(&result);
     cddp_status status = make_plan(backend, &plan, &err);
     if (status == CDDP_OK) status = cd_session_run_plan(&session, plan, &result, &err);
@@ -48,8 +54,8 @@ static void try_backend(cd_cli *cli, const char *backend, char *words, size_t by
 static void put(cd_text *text, const char *name, bool works, const char *words)
 {
     cd_text_style(text, works ? CD_STYLE_GREEN : CD_STYLE_YELLOW, "%-6s", works ? "works" : "no");
-    cd_text_printf(text, " %-10s ", name);
-    cd_text_wrap(text, words, 18, 110);
+    cd_text_printf(text, " %-11s ", name);
+    cd_text_wrap(text, words, 19, 110);
 }
 
 /* One of each kind, over the simulator, which is always there. */
@@ -59,7 +65,7 @@ static void put_compositions(cd_cli *cli, cd_text *text)
                                            "check:sim", "check:after:sim", "fault:delay=1us:sim"};
     char words[1024];
     for (size_t i = 0; i < sizeof examples / sizeof examples[0]; i++) {
-        try_backend(cli, examples[i], words, sizeof words);
+        try_backend(cli, examples[i], COMPOSITIONS_FROM + i, words, sizeof words);
         cd_text_style(text, words[0] == '\0' ? CD_STYLE_GREEN : CD_STYLE_YELLOW, "%-6s",
                       words[0] == '\0' ? "works" : "no");
         cd_text_printf(text, " %-20s ", examples[i]);
@@ -77,12 +83,12 @@ int cd_command_doctor(cd_cli *cli)
         if (row->absent[0] != '\0')
             snprintf(words, sizeof words, "not in this build: %s", row->absent);
         else
-            try_backend(cli, row->name, words, sizeof words);
+            try_backend(cli, row->name, (uint64_t)(row - cd_backend_rows), words, sizeof words);
         put(&text, row->name, words[0] == '\0', words[0] == '\0' ? row->summary : words);
     }
     for (size_t i = 0; (backend = cddp_registry_backend(cli->registry, i)) != NULL; i++) {
         if (cd_backend_row_find(backend->name) != NULL) continue;
-        try_backend(cli, backend->name, words, sizeof words);
+        try_backend(cli, backend->name, PLUGINS_FROM + i, words, sizeof words);
         put(&text, backend->name, words[0] == '\0', words[0] == '\0' ? "from a plugin" : words);
     }
     put_compositions(cli, &text);

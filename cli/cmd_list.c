@@ -59,10 +59,10 @@ static cddp_status list_backends(cd_cli *cli, cd_text *text, cddp_error *err)
         char words[512];
         snprintf(words, sizeof words, "%s%s%s", row->summary, row->absent[0] != '\0' ? "; not in this build: " : "",
                  row->absent);
-        put(text, row->name, 10, words);
+        put(text, row->name, 11, words);
     }
     for (size_t i = 0; (backend = cddp_registry_backend(cli->registry, i)) != NULL; i++)
-        if (cd_backend_row_find(backend->name) == NULL) put(text, backend->name, 10, "from a plugin");
+        if (cd_backend_row_find(backend->name) == NULL) put(text, backend->name, 11, "from a plugin");
     cd_text_push(text, "\nand compositions of them, which nest (check:rr:2:hier:gloo):\n");
     for (size_t i = 0; cddp_composition_kind(i, &form, &summary); i++) put(text, form, 24, summary);
     return CDDP_OK;

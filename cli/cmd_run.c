@@ -46,12 +46,27 @@ static cddp_status read_arguments(run_command *c, cddp_error *err)
     return CDDP_OK;
 }
 
+/* We are a rank of one of the runs that the command makes; whoever started us judges it and keeps the rest. */
+static cddp_status be_a_rank(run_command *c, cd_session *session, cd_jobs *jobs, cddp_error *err)
+{
+    uint64_t run = c->cli->origin.run;
+    if (run >= c->files.count)
+        return cd_fail(err, CDDP_E_STATE, "there is no run %" PRIu64 " among %zu", run, c->files.count);
+    session->run = run;
+    session->log = NULL;
+    jobs->paths += run;
+    jobs->count = jobs->worker_count = 1;
+    jobs->progress = false;
+    return CDDP_OK;
+}
+
 static cddp_status run_all(run_command *c, cddp_error *err)
 {
     const cd_args *args = c->cli->args;
     const char *store = cd_args_text(args, CD_OPTION_trace, NULL);
     CD_TRY(read_arguments(c, err));
-    if (store != NULL) CD_TRY(cddp_store_open(store, CDDP_STORE_APPEND, NULL, &c->store, err));
+    if (store != NULL && c->cli->origin.hub == NULL)
+        CD_TRY(cddp_store_open(store, CDDP_STORE_APPEND, NULL, &c->store, err));
     c->results = cd_allocate_array(NULL, c->files.count, sizeof *c->results);
     if (c->results == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the results of %zu scenarios", c->files.count);
@@ -67,6 +82,7 @@ static cddp_status run_all(run_command *c, cddp_error *err)
                     .worker_count = (uint32_t)(c->workers < c->files.count ? c->workers : c->files.count),
                     .keep_going = cd_args_has(args, CD_OPTION_keep_going),
                     .progress = c->cli->progress};
+    if (c->cli->origin.hub != NULL) CD_TRY(be_a_rank(c, &session, &jobs, err));
     cd_interrupt_begin();
     CD_TRY(cd_jobs_run(&jobs, c->results, &c->done, err));
     return CDDP_OK;

@@ -20,11 +20,27 @@ typedef enum cd_exit {
 
 typedef struct cd_plugins cd_plugins;
 
+/* How this process came to be, for backends whose launcher starts the ranks: it starts this very command again. */
+typedef struct cd_origin {
+    char *const *words; /* (NULL-terminated) argv */
+    const char *hub;    /* we are a rank of a run that somebody else judges there; NULL: we are not */
+    uint64_t run;       /* of those that the command makes, the one that we belong to, */
+    uint64_t repetition; /* and of that run, 0: itself */
+} cd_origin;
+
+/* Both in one number, as a rank is told. */
+#define CD_ORIGIN_RUNS (UINT64_C(1) << 20)
+static inline uint64_t cd_origin_run(uint64_t run, uint64_t repetition)
+{
+    return run + repetition * CD_ORIGIN_RUNS;
+}
+
 typedef struct cd_cli {
     const cd_args *args;
     const char *program; /* as it was called, for finding modules */
     cddp_registry *registry;
     cd_plugins *plugins;
+    cd_origin origin;
     bool color_out, color_err; /* whether to style what goes there */
     bool progress;             /* standard error is a terminal */
 } cd_cli;

@@ -185,22 +185,22 @@ static cddp_status open_self(cd_compose *c, cddp_error *err)
     return CDDP_OK;
 }
 
-/* ---- forked processes over a backend that a module brought ---- */
+/* ---- processes over a backend that a module brought ---- */
 
 static cddp_status open_process(cd_compose *c, cddp_error *err)
 {
     const cddp_plan *plan = c->options.plan;
     const char *name = c->options.backend != NULL ? c->options.backend : plan->world.backend;
-    const cd_compose_process_options options = {
-        .plan = plan, .registry = c->options.registry, .backend = name, .node = c->options.node, .relay = &c->relay};
+    const cd_compose_process_options options = {.plan = plan,
+                                                .registry = c->options.registry,
+                                                .backend = name,
+                                                .node = c->options.node,
+                                                .relay = &c->relay,
+                                                .origin = c->options.origin,
+                                                .run = c->options.run,
+                                                .interrupted = c->options.interrupted};
     CD_TRY(cd_compose_process_open(&options, &c->process, err));
     c->backend = cd_compose_process_backend(c->process);
-    if (c->backend->capabilities.launched)
-        return cd_fail(err, CDDP_E_UNSUPPORTED,
-                       "ranks of backend '%s' are started by its own launcher, and cddp-verify forks its ranks; a "
-                       "program that links "
-                       "libcddp runs on it, and so does the conformance test",
-                       name);
     if (plan->fault_count > 0)
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "the scenario plants faults, which only the simulator can do; it runs on backend '%s'", name);
@@ -331,6 +331,18 @@ size_t cd_compose_print_schedule(const cd_compose *c, char *text, size_t text_by
         return 0;
     }
     return cd_schedule_print(cd_sim_schedule(c->sim), text, text_bytes);
+}
+
+bool cd_compose_has_processes(const cd_compose *c) { return c->process != NULL; }
+
+bool cd_compose_was_interrupted(const cd_compose *c)
+{
+    return c->process != NULL && cd_compose_process_was_interrupted(c->process);
+}
+
+bool cd_compose_is_member(const cd_compose *c)
+{
+    return c->process != NULL && cd_compose_process_is_member(c->process);
 }
 
 void cd_compose_close(cd_compose *c)

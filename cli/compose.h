@@ -16,6 +16,9 @@ typedef struct cd_compose_options {
     const char *backend;              /* instead of the plan's; NULL: the plan's. A composition too */
     const char *node;                 /* hier: the node that this process is told to be on; NULL: the host's name */
     const struct cd_chooser *chooser; /* decides instead of the plan's; may be NULL */
+    const struct cd_origin *origin;   /* for ranks that a launcher starts; NULL: such backends are refused */
+    uint64_t run;                     /* which of the command's runs this is, as origin counts them */
+    bool (*interrupted)(void);        /* true: end real processes; the simulator is ended by its sinks. May be NULL */
     const char *schedule;             /* replays this choice string instead of the plan's chooser; may be NULL */
     cddp_trace_level level;
     const cddp_allocator *allocator;
@@ -28,4 +31,9 @@ void cd_compose_fill(cd_compose *compose, cddp_run_options *options);
 void cd_compose_set_chooser(cd_compose *compose, const struct cd_chooser *chooser);
 /* The choices of the run so far, as a replay takes them; "" where the world makes none. */
 size_t cd_compose_print_schedule(const cd_compose *compose, char *text, size_t text_bytes);
+/* Whether ranks are processes, which end when `interrupted` says so; and whether they did. */
+bool cd_compose_has_processes(const cd_compose *compose);
+bool cd_compose_was_interrupted(const cd_compose *compose);
+/* Whether this process is a rank of the run and somebody else judges it: its launch does not return. */
+bool cd_compose_is_member(const cd_compose *compose);
 void cd_compose_close(cd_compose *compose); /* accepts NULL */

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks as forked processes: their rendezvous, their backend, and the way of their events back to us.
+/* Ranks as processes: how they come to be, their rendezvous, their backend, and the way of their events back to us.
 **
-** An event travels as its bytes and its text; both ends are the same program on the same machine. A rank sends
+** A transport without a launcher gets forked ranks that meet through files. One with a launcher (mpirun) gets this
+** very command again as its ranks: we start it, and CDDP_HUB in the environment says to each that it is a rank and
+** where its judge is. When mpirun started us, we are a rank already: rank 0's process judges, with a child as the rank,
+** and tells the others over the transport where it is.
+**
+** An event travels as its bytes and its text; all ends are the same program on machines of one kind. A rank sends
 ** what it has whenever it starts to wait for a communication and at the end of a step, so that of a rank that is
 ** killed everything up to its last wait is known.
 **
@@ -14,6 +19,8 @@
 #include "cddp/composition.h"
 #include "cddp/process.h"
 #include "cddp/rendezvous.h"
+#include "backends/builtin.h"
+#include "cli/command.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 
@@ -27,16 +34,24 @@
 #define WIRE_BYTES 16384
 #define TIMEOUT_NS UINT64_C(20000000000)   /* of an operation when the scenario names none */
 #define DEADLINE_NS UINT64_C(600000000000) /* of the whole run */
-#define GRACE_NS UINT64_C(2000000000)
+#define GRACE_NS UINT64_C(750000000)       /* for the others, after the first rank failed: they wait for the same */
 #define LATE_EXIT 70
 
 #define PARTS_MAX 16 /* backends that one composition names */
 
+#define COMMAND_BYTES 8192
+#define COMMAND_WORDS_MAX 512
+
 struct cd_compose_process {
     cd_compose_process_options options;
     cddp_composition *composition; /* of backends without a rendezvous: what it can do, asked here */
-    cddp_process_world *world;
-    char directory[64]; /* of the rendezvous */
+    cddp_process_world *world;     /* of the ranks that we judge; NULL when we are one that others judge */
+    cddp_member_world *member;     /* that one */
+    char directory[64];            /* of the rendezvous; "" where the transport has one */
+    cddp_member_options joined;    /* rank 0 of a job that somebody else started */
+    char command[COMMAND_BYTES], program[4096], run[64];
+    const char *words[COMMAND_WORDS_MAX + 1]; /* of the command, and of its environment */
+    const char *settings[COMMAND_WORDS_MAX + 1];
 };
 
 /* Lives in the rank's process. */
@@ -116,11 +131,16 @@ static cddp_status open_guarded(const cddp_backend *backend, cddp_rank *rank, co
     return CDDP_OK;
 }
 
+static const char *read_variable(const char *variable) { return getenv(variable); }
+
+static bool is_set(const char *variable) { return getenv(variable) != NULL; }
+
 static cddp_status find_module(const cd_compose_process *p, const char *name, const cddp_backend **module,
                                cddp_error *err)
 {
     const cddp_registry *registry = p->options.registry;
-    *module = registry != NULL ? cddp_registry_find_backend(registry, name) : NULL;
+    const cd_backend_row *alias = cd_backend_row_of_alias(name, is_set);
+    *module = registry != NULL ? cddp_registry_find_backend(registry, alias != NULL ? alias->name : name) : NULL;
     if (*module == NULL)
         return cd_fail(err, CDDP_E_BACKEND, "backend '%s' is not here; `cddp-verify doctor` says why", name);
     return CDDP_OK;
@@ -160,7 +180,6 @@ static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *
     const cd_compose_process *p = context;
     cddp_status status = CDDP_OK;
     char url[80];
-    snprintf(url, sizeof url, "file://%s", p->directory);
     rank_side *s = cd_allocate_zero(NULL, sizeof *s);
     if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for rank %u", rank->rank);
     s->rank = rank;
@@ -174,7 +193,8 @@ static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *
                                       .context = s,
                                       .node = p->options.node,
                                       .own_process = true};
-    CD_TRY_OUT(cddp_rendezvous_open(&meeting, &s->rendezvous, err));
+    snprintf(url, sizeof url, "file://%s", p->directory);
+    if (p->directory[0] != '\0') CD_TRY_OUT(cddp_rendezvous_open(&meeting, &s->rendezvous, err));
     CD_TRY_OUT(cddp_composition_open(&parts, &s->composition, err));
     s->guarded = *cddp_composition_backend(s->composition);
     s->guarded.self = s;
@@ -211,7 +231,7 @@ static void unbind_rank(void *context, cddp_rank *rank, cddp_rank_binding *bindi
     cd_release(NULL, s, sizeof *s);
 }
 
-/* ---- life ---- */
+/* ---- the rendezvous of forked ranks ---- */
 
 static void directory_remove(const char *path)
 {
@@ -227,10 +247,149 @@ static void directory_remove(const char *path)
     rmdir(path);
 }
 
+/* ---- a job that somebody else started ---- */
+
+/* Hands the address of the judge from rank 0 to all others, by the only means that they share. */
+static cddp_status meet(void *context, cddp_rank *rank, char address[CDDP_PROCESS_ADDRESS_BYTES], cddp_error *err)
+{
+    const cd_compose_process *p = context;
+    const cddp_backend *b = cd_compose_process_backend(p);
+    cddp_status status = CDDP_OK;
+    void *group = NULL, *work = NULL;
+    int64_t bytes = CDDP_PROCESS_ADDRESS_BYTES;
+    uint32_t *members = cd_allocate_array(NULL, rank->world_size, sizeof *members);
+    if (members == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to find the judge");
+    for (uint32_t i = 0; i < rank->world_size; i++) members[i] = i;
+    cddp_group_spec spec = {.size = sizeof spec,
+                            .name = "judge",
+                            .group_rank = rank->rank,
+                            .group_size = rank->world_size,
+                            .members = members,
+                            .timeout_ns = TIMEOUT_NS};
+    cddp_tensor text = cddp_tensor_of(cddp_device_cpu(), address, 0, CDDP_U8, &bytes, 1);
+    cddp_collective broadcast = {.size = sizeof broadcast, .op = CDDP_OP_BROADCAST, .input = text, .output = text};
+    CD_TRY_OUT(b->open(b, rank, &spec, &group, err));
+    CD_TRY_OUT(b->post(group, &broadcast, &work, err));
+    status = b->wait(group, work, TIMEOUT_NS, err);
+    b->release(group, work);
+out:
+    b->close(group);
+    cd_release(NULL, members, rank->world_size * sizeof *members);
+    return status;
+}
+
+static void leave(void *context)
+{
+    const cd_compose_process *p = context;
+    cd_compose_process_backend(p)->launcher->leave();
+}
+
+/* ---- a job that we start ---- */
+
+/* Settings, then the launcher's words; behind them this program and its arguments. */
+static cddp_status make_command(cd_compose_process *p, cddp_error *err)
+{
+    const cd_compose_process_options *o = &p->options;
+    size_t setting_count = 0, word_count = 0;
+    CD_TRY(cd_compose_process_backend(p)->launcher->command((uint32_t)o->plan->world.size, read_variable, p->command,
+                                                            sizeof p->command, err));
+    ssize_t length = readlink("/proc/self/exe", p->program, sizeof p->program - 1);
+    if (length < 0) return cd_fail(err, CDDP_E_IO, "cannot find this program to start it again: %s", strerror(errno));
+    snprintf(p->run, sizeof p->run, "CDDP_HUB_RUN=%llu", (unsigned long long)o->run);
+    p->settings[setting_count++] = p->run;
+    for (char *at = p->command; *at != '\0';) {
+        char *next = at + strcspn(at, "\n");
+        bool is_setting = word_count == 0 && memchr(at, '=', (size_t)(next - at)) != NULL;
+        if (setting_count == COMMAND_WORDS_MAX || word_count == COMMAND_WORDS_MAX) break;
+        if (is_setting)
+            p->settings[setting_count++] = at;
+        else
+            p->words[word_count++] = at;
+        at = next + (*next == '\n');
+        *next = '\0';
+    }
+    for (size_t i = 0; word_count <= COMMAND_WORDS_MAX; i++) {
+        if (i > 0 && o->origin->words[i] == NULL) return CDDP_OK;
+        if (word_count < COMMAND_WORDS_MAX) p->words[word_count] = i == 0 ? p->program : o->origin->words[i];
+        word_count++;
+    }
+    return cd_fail(err, CDDP_E_LIMIT, "a command of more than %d words cannot be started by %s", COMMAND_WORDS_MAX,
+                   cd_compose_process_backend(p)->launcher->name);
+}
+
+/* ---- life ---- */
+
+static bool interrupted(void *context)
+{
+    const cd_compose_process *p = context;
+    return p->options.interrupted != NULL && p->options.interrupted();
+}
+
+static cddp_status open_member(cd_compose_process *p, cddp_member_options member, cddp_error *err)
+{
+    member.address = p->options.origin->hub;
+    CD_TRY(cddp_member_world_open(&member, &p->member, err));
+    return CDDP_OK;
+}
+
+/* What the launcher of the transport makes of this process: a rank, the judge beside rank 0, or who starts it. */
+static cddp_status open_launched(cd_compose_process *p, cddp_process_options *options, cddp_error *err)
+{
+    const cddp_launcher *launcher = cd_compose_process_backend(p)->launcher;
+    const cd_compose_process_options *o = &p->options;
+    cddp_member_options *m = &p->joined;
+    bool one_host = false;
+    if (o->origin == NULL)
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "ranks of backend '%s' are started by %s, and this program cannot be started again",
+                       cd_compose_process_backend(p)->name, launcher->name);
+    *m = (cddp_member_options){
+        .size = sizeof *m, .meet = o->origin->hub == NULL ? meet : NULL, .leave = leave, .context = p};
+    if (!launcher->identity(read_variable, &m->rank, &m->world_size, &one_host)) {
+        if (o->origin->hub != NULL)
+            return cd_fail(err, CDDP_E_UNSUPPORTED, "CDDP_HUB is set, but %s did not start this process",
+                           launcher->name);
+        CD_TRY(make_command(p, err));
+        options->command = p->words;
+        options->environment = p->settings;
+        return CDDP_OK;
+    }
+    if (m->world_size != p->options.plan->world.size)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "the scenario has %llu ranks, but %u were started: give both the same number (-n)",
+                       (unsigned long long)p->options.plan->world.size, m->world_size);
+    if (o->origin->hub == NULL && o->run > 0)
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "a job of the launcher holds one scenario; without it, cddp-verify starts a job for each");
+    if (m->rank > 0 || o->origin->hub != NULL) return open_member(p, *m, err);
+    const char *host = getenv("CDDP_HUB_HOST");
+    if (host == NULL && !one_host)
+        return cd_fail(
+            err, CDDP_E_CONFIG,
+            "the ranks are on several hosts: say in CDDP_HUB_HOST at which name or address they reach this one");
+    options->hub_host = host != NULL ? host : "127.0.0.1";
+    options->member = m;
+    return CDDP_OK;
+}
+
+static cddp_status open_forked(cd_compose_process *p, cddp_error *err)
+{
+    snprintf(p->directory, sizeof p->directory, "/tmp/cddp-rendezvous-XXXXXX");
+    if (mkdtemp(p->directory) == NULL) {
+        p->directory[0] = '\0';
+        return cd_fail(err, CDDP_E_IO, "cannot make a directory for the rendezvous: %s", strerror(errno));
+    }
+    return CDDP_OK;
+}
+
+const cddp_backend *cd_compose_process_backend(const cd_compose_process *p)
+{
+    return cddp_composition_backend(p->composition);
+}
+
 cddp_status cd_compose_process_open(const cd_compose_process_options *given, cd_compose_process **process,
                                     cddp_error *err)
 {
-    const cddp_plan *plan = given->plan;
     cddp_status status = CDDP_OK;
     cd_compose_process *p = cd_allocate_zero(NULL, sizeof *p);
     if (p == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a world of processes");
@@ -242,19 +401,16 @@ cddp_status cd_compose_process_open(const cd_compose_process_options *given, cd_
                                             .node = given->node,
                                             .own_process = true};
     CD_TRY_OUT(cddp_composition_open(&parts, &p->composition, err));
-    snprintf(p->directory, sizeof p->directory, "/tmp/cddp-rendezvous-XXXXXX");
-    if (mkdtemp(p->directory) == NULL) {
-        p->directory[0] = '\0';
-        status = cd_fail(err, CDDP_E_IO, "cannot make a directory for the rendezvous: %s", strerror(errno));
-        goto out;
-    }
-    cddp_process_options options = {.size = sizeof options,
-                                    .world_size = (uint32_t)plan->world.size,
-                                    .deadline_ns = DEADLINE_NS,
-                                    .grace_ns = GRACE_NS + plan->world.timeout_ms * 1000000u,
-                                    .message = take_message,
-                                    .context = p};
-    CD_TRY_OUT(cddp_process_world_open(&options, &p->world, err));
+    cddp_process_options world = {.size = sizeof world,
+                                  .world_size = (uint32_t)given->plan->world.size,
+                                  .deadline_ns = DEADLINE_NS,
+                                  .grace_ns = GRACE_NS,
+                                  .message = take_message,
+                                  .interrupted = interrupted,
+                                  .context = p};
+    bool is_launched = cd_compose_process_backend(p)->launcher != NULL;
+    CD_TRY_OUT(is_launched ? open_launched(p, &world, err) : open_forked(p, err));
+    if (p->member == NULL) CD_TRY_OUT(cddp_process_world_open(&world, &p->world, err));
     *process = p;
     return CDDP_OK;
 out:
@@ -262,15 +418,17 @@ out:
     return status;
 }
 
-const cddp_backend *cd_compose_process_backend(const cd_compose_process *p)
+bool cd_compose_process_is_member(const cd_compose_process *process) { return process->member != NULL; }
+
+bool cd_compose_process_was_interrupted(const cd_compose_process *process)
 {
-    return cddp_composition_backend(p->composition);
+    return process->world != NULL && cddp_process_world_was_interrupted(process->world);
 }
 
 void cd_compose_process_fill(cd_compose_process *p, cddp_run_options *options)
 {
-    options->world_ops = cddp_process_world_ops();
-    options->world = p->world;
+    options->world_ops = p->member != NULL ? cddp_member_world_ops() : cddp_process_world_ops();
+    options->world = p->member != NULL ? (void *)p->member : (void *)p->world;
     options->backend = cd_compose_process_backend(p);
     options->bind = bind_rank;
     options->unbind = unbind_rank;
@@ -281,6 +439,7 @@ void cd_compose_process_close(cd_compose_process *p)
 {
     if (p == NULL) return;
     cddp_process_world_close(p->world);
+    cddp_member_world_close(p->member);
     if (p->directory[0] != '\0') directory_remove(p->directory);
     cddp_composition_close(p->composition);
     cd_release(NULL, p, sizeof *p);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A world of real processes for a plan: ranks are forked here, meet through a private rendezvous, and send their
-** events to this process, where they are judged as those of the simulator are.
+/* A world of real processes for a plan. Ranks are forked here and meet through a private rendezvous, or the launcher of
+** their transport starts them, or it has started this process already. Their events come to one process, where they
+** are judged as those of the simulator are.
 **
 ** Lifetime   open → fill → cddp_run → close. Borrows plan, module and relay.
 ** Errors     a rank that dies or hangs is an outcome of the run; what it sent before is part of the trace.
@@ -16,6 +17,9 @@ typedef struct cd_compose_process_options {
     const char *backend;           /* a name, or a composition of names */
     const char *node;              /* hier: the node this process is told to be on; NULL: the host's name */
     cddp_relay_sink *relay;
+    const struct cd_origin *origin; /* needed by a backend with a launcher */
+    uint64_t run;                   /* which of the command's runs this is */
+    bool (*interrupted)(void);      /* true: end it; may be NULL */
 } cd_compose_process_options;
 
 /* Borrows everything in options until close. */
@@ -23,5 +27,8 @@ cddp_status cd_compose_process_open(const cd_compose_process_options *options, c
                                     cddp_error *err) CDDP_MUST_CHECK;
 /* The backend as it is before a rank binds it: what it can do. Returns borrowed until close. */
 const cddp_backend *cd_compose_process_backend(const cd_compose_process *process);
+/* Whether this process is a rank of the run and somebody else judges it: its launch does not return. */
+bool cd_compose_process_is_member(const cd_compose_process *process);
+bool cd_compose_process_was_interrupted(const cd_compose_process *process);
 void cd_compose_process_fill(cd_compose_process *process, cddp_run_options *options);
 void cd_compose_process_close(cd_compose_process *process); /* accepts NULL */

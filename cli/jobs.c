@@ -52,7 +52,9 @@ static cddp_status run_here(const cd_jobs *jobs, cd_result *results, size_t *don
     cd_progress_begin(&progress, jobs->progress, jobs->count);
     for (*done = 0; *done < jobs->count && status == CDDP_OK;) {
         cd_progress_show(&progress, *done, jobs->paths[*done]);
-        status = cd_session_run(jobs->session, jobs->paths[*done], &results[*done], err);
+        cd_session session = *jobs->session;
+        session.run += *done;
+        status = cd_session_run(&session, jobs->paths[*done], &results[*done], err);
         if (status == CDDP_OK && ends_run(jobs, &results[(*done)++])) break;
     }
     cd_progress_end(&progress);
@@ -76,6 +78,7 @@ static cddp_status do_work(const work *w, cd_result *result, cddp_error *err)
     char path[4200];
     cd_session session = *w->jobs->session;
     session.store = NULL;
+    session.run += w->index;
     if (w->jobs->session->store != NULL) {
         shard_path(w->jobs, w->index, path, sizeof path);
         unlink(path); /* left behind by a run that was killed */

@@ -69,11 +69,19 @@ static cddp_status prepare(cd_cli *cli, cddp_error *err)
     return CDDP_OK;
 }
 
+/* CDDP_HUB and CDDP_HUB_RUN are set by ourselves, for the ranks that a launcher starts for us. */
+static cd_origin find_origin(char **argv)
+{
+    const char *hub = getenv("CDDP_HUB"), *run = getenv("CDDP_HUB_RUN");
+    uint64_t number = run != NULL ? strtoull(run, NULL, 10) : 0;
+    return (cd_origin){argv, hub, number % CD_ORIGIN_RUNS, number / CD_ORIGIN_RUNS};
+}
+
 int main(int argc, char **argv)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cd_args args = {.given = NULL};
-    cd_cli cli = {.args = &args, .program = argc > 0 ? argv[0] : "cddp-verify"};
+    cd_cli cli = {.args = &args, .program = argc > 0 ? argv[0] : "cddp-verify", .origin = find_origin(argv)};
     /* A full disk and a closed pipe are failures of a write, which says so, not reasons to die without a word. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);

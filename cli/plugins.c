@@ -12,6 +12,7 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -85,6 +86,15 @@ static void module_path(const char *module, char *path, size_t bytes)
     snprintf(path, bytes, "%s/%s/%s", slash != NULL ? program : ".", cd_backend_module_dir, module);
 }
 
+static bool is_set(const char *variable) { return getenv(variable) != NULL; }
+
+const char *cd_plugins_backend_name(const cd_cli *cli, const char *name)
+{
+    const cd_backend_row *row =
+        cddp_registry_find_backend(cli->registry, name) == NULL ? cd_backend_row_of_alias(name, is_set) : NULL;
+    return row != NULL ? row->name : name;
+}
+
 static cddp_status unknown_backend(const char *name, cddp_error *err)
 {
     cd_suggestion s;
@@ -123,6 +133,7 @@ cddp_status cd_plugins_need_backend(cd_cli *cli, const char *name, cddp_error *e
         return CDDP_OK;
     }
     cddp_error reason = CDDP_ERROR_INIT;
+    name = cd_plugins_backend_name(cli, name);
     const cd_backend_row *row = cd_backend_row_find(name);
     const cddp_backend *backend = cddp_registry_find_backend(cli->registry, name);
     if (backend != NULL) return probe(cli->plugins, backend, err);

@@ -11,6 +11,9 @@
 cddp_status cd_plugins_open(cd_cli *cli, cd_plugins **plugins, cddp_error *err) CDDP_MUST_CHECK;
 void cd_plugins_close(cd_plugins *plugins); /* accepts NULL */
 
+/* The name of the backend that a name means: an alias ("mpi") stands for one of several. Returns borrowed: name
+** itself, or static. */
+const char *cd_plugins_backend_name(const cd_cli *cli, const char *name);
 /* Sees to it that a backend of this name can be opened: loads its module into the registry when it has one. The
 ** backends that a composition names ("rr:3:gloo") are seen to one by one.
 ** CDDP_E_ARG for a name nobody knows, CDDP_E_BACKEND when this build or machine lacks it. */

@@ -41,6 +41,9 @@ void cd_session_read_plan(const cd_session *session, const char *path, const cha
                                       : cd_reader_read_text(&options, path, text, &p, &err);
     /* Whether the plan contradicts itself is for cddp_run to say: a scenario may expect just that. */
     if (status == CDDP_OK) status = cd_overrides_apply(session->overrides, p, &err);
+    const char *backend = status == CDDP_OK ? cd_plugins_backend_name(session->cli, p->world.backend) : NULL;
+    if (backend != NULL && strcmp(backend, p->world.backend) != 0)
+        status = cddp_plan_set(p, "world.backend", backend, &err);
     if (status == CDDP_OK) {
         *plan = p;
     } else {
@@ -143,16 +146,15 @@ typedef struct run_sinks {
     cd_finals finals;
 } run_sinks;
 
-static void add_sinks(const cd_session *session, const cddp_plan *plan, run_sinks *sinks)
+static void add_sinks(const cd_session *session, const cd_compose *compose, const cddp_plan *plan, run_sinks *sinks)
 {
     cd_recorder_init(&sinks->recorder);
-    cd_finals_init(&sinks->finals);
     if (plan->expect.same_with.count > 0) sinks->list[sinks->count++] = &sinks->finals.sink;
     sinks->list[sinks->count++] = &sinks->recorder.sink;
-    sinks->list[sinks->count++] = cd_interrupt_sink();
+    if (!cd_compose_has_processes(compose)) sinks->list[sinks->count++] = cd_interrupt_sink();
     if (session->store != NULL) sinks->list[sinks->count++] = cddp_store_sink(session->store);
     if (session->watcher != NULL) sinks->list[sinks->count++] = session->watcher;
-    if (session->log != NULL) sinks->list[sinks->count++] = &session->log->sink;
+    if (session->log != NULL && !cd_compose_is_member(compose)) sinks->list[sinks->count++] = &session->log->sink;
 }
 
 static void take_context(cd_result *result, const cd_recorder *recorder)
@@ -193,21 +195,29 @@ static void take_schedule(cd_result *result, const cd_compose *compose)
     result->schedule = schedule;
 }
 
-static cddp_status run_composed(const cd_session *session, const cddp_plan *plan, run_sinks *sinks, cd_result *result,
-                                cddp_error *err)
+static cddp_status open_compose(const cd_session *session, const cddp_plan *plan, cd_compose **compose, cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
-    cd_compose *compose = NULL;
-    cddp_verdict *verdict = NULL;
     cd_compose_options options = {.plan = plan,
                                   .registry = session->cli->registry,
                                   .level = session->level,
+                                  .origin = &session->cli->origin,
+                                  .run = cd_origin_run(session->run, session->repetition),
+                                  .interrupted = cd_interrupt_requested,
                                   .schedule = session->schedule,
                                   .chooser = session->chooser,
                                   .node = getenv("CDDP_NODE")};
     CD_TRY(cd_plugins_need_backend(session->cli, plan->world.backend, err));
     CD_TRY(need_hook(session, plan, err));
-    CD_TRY(cd_compose_open(&options, &compose, err));
+    CD_TRY(cd_compose_open(&options, compose, err));
+    return CDDP_OK;
+}
+
+static cddp_status run_composed(const cd_session *session, const cddp_plan *plan, cd_compose *compose, run_sinks *sinks,
+                                cd_result *result, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cddp_verdict *verdict = NULL;
+    add_sinks(session, compose, plan, sinks);
     cddp_run_options run = cddp_run_options_default();
     cd_compose_fill(compose, &run);
     run.registry = session->cli->registry;
@@ -220,7 +230,7 @@ static cddp_status run_composed(const cd_session *session, const cddp_plan *plan
     take_context(result, &sinks->recorder);
 out:
     cddp_verdict_destroy(verdict);
-    cd_compose_close(compose);
+    cd_recorder_fini(&sinks->recorder);
     return status;
 }
 
@@ -240,9 +250,11 @@ static int exit_code_of(cddp_status status)
     }
 }
 
-static void settle_interruption(cd_result *result)
+/* Processes that ended by themselves before anybody could end them have said all that they had to say. */
+static void settle_interruption(const cd_compose *compose, cd_result *result)
 {
-    if (!cd_interrupt_requested()) return;
+    bool by_itself = compose != NULL && cd_compose_has_processes(compose) && !cd_compose_was_interrupted(compose);
+    if (!cd_interrupt_requested() || by_itself) return;
     result->exit_code = CD_EXIT_INCONCLUSIVE;
     result->verdict = cd_result_verdict_name(CD_EXIT_INCONCLUSIVE);
     result->summary = result->reason = "interrupted before the run had ended";
@@ -251,24 +263,35 @@ static void settle_interruption(cd_result *result)
 
 cddp_status cd_session_run_plan(const cd_session *session, const cddp_plan *plan, cd_result *result, cddp_error *err)
 {
-    run_sinks sinks = {.count = 0};
+    cd_compose *compose = NULL;
     cddp_error failure = CDDP_ERROR_INIT;
     uint64_t began = cd_os_now_ns();
+    cd_session here = *session;
+    cddp_status status = CDDP_OK;
     describe_plan(session, plan, result);
-    CD_TRY(begin_recording(session, plan, result, err));
-    add_sinks(session, plan, &sinks);
-    cddp_status status = run_composed(session, plan, &sinks, result, &failure);
-    if (status != CDDP_OK) cd_result_set_failure(result, exit_code_of(status), failure.message, "");
+    if (session->cli->origin.hub != NULL && session->cli->origin.repetition > 0 && session->repetition == 0) {
+        CD_TRY(cd_variants_be_rank(session, plan, result, err));
+        return CDDP_OK;
+    }
+    cddp_status opened = open_compose(session, plan, &compose, &failure);
+    if (opened == CDDP_OK && cd_compose_is_member(compose)) here.store = NULL; /* the judge keeps it */
+    CD_TRY_OUT(begin_recording(&here, plan, result, err));
+    run_sinks sinks = {.count = 0};
+    cd_finals_init(&sinks.finals);
+    if (opened == CDDP_OK) opened = run_composed(&here, plan, compose, &sinks, result, &failure);
+    if (opened != CDDP_OK) cd_result_set_failure(result, exit_code_of(opened), failure.message, "");
     /* A replay repeats one run, choice by choice; the others are not it. */
-    bool repeats = status == CDDP_OK && session->schedule == NULL && session->chooser == NULL;
-    status = repeats ? cd_variants_judge(session, plan, &sinks.finals, result, err) : CDDP_OK;
+    bool repeats = opened == CDDP_OK && session->schedule == NULL && session->chooser == NULL;
+    if (repeats) status = cd_variants_judge(session, plan, &sinks.finals, result, err);
     if (repeats && plan->expect.same_with.count > 0)
         describe_reproduction(session, result, false); /* a schedule has no repetitions */
-    settle_interruption(result);
-    cd_recorder_fini(&sinks.recorder);
     cd_finals_fini(&sinks.finals);
+    if (status != CDDP_OK) goto out;
+    settle_interruption(compose, result);
     result->wall_ns = cd_os_now_ns() - began;
-    CD_TRY(end_recording(session, result, err));
+    CD_TRY_OUT(end_recording(&here, result, err));
+out:
+    cd_compose_close(compose);
     return status;
 }
 

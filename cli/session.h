@@ -19,6 +19,8 @@ typedef struct cd_session {
     const char *overrides;            /* lines, see overrides.h */
     const char *schedule;             /* replays this choice string; NULL: the plan's chooser decides */
     const struct cd_chooser *chooser; /* decides instead of the plan's; NULL: none */
+    uint64_t run;                     /* which of the command's runs this is: a rank that it starts is told */
+    uint64_t repetition;              /* of that run, for expect.same_with; 0: the run itself */
     const cddp_trace_sink *watcher;   /* sees every event of the run too; NULL: none */
 } cd_session;
 

@@ -71,11 +71,12 @@ static void put_settings(cd_text *lines, const char *overrides, const char *sett
 }
 
 /* *same: go on with the next one. */
-static cddp_status judge_one(const cd_session *session, const cddp_plan *plan, const char *settings,
-                             const cd_finals *finals, cd_result *result, bool *same, cddp_error *err)
+static cddp_status judge_one(const cd_session *session, const cddp_plan *plan, size_t index, const cd_finals *finals,
+                             cd_result *result, bool *same, cddp_error *err)
 {
+    const char *settings = plan->expect.same_with.items[index];
     cddp_status status = CDDP_OK;
-    cd_session other = {.cli = session->cli, .level = session->level};
+    cd_session other = {.cli = session->cli, .level = session->level, .run = session->run, .repetition = index + 1};
     cddp_plan *changed = NULL;
     cd_result ended;
     cd_finals ends;
@@ -110,12 +111,25 @@ out:
     return status;
 }
 
+cddp_status cd_variants_be_rank(const cd_session *session, const cddp_plan *plan, cd_result *result, cddp_error *err)
+{
+    bool same = true;
+    cd_finals none;
+    uint64_t repetition = session->cli->origin.repetition;
+    if (repetition > plan->expect.same_with.count)
+        return cd_fail(err, CDDP_E_STATE, "the scenario has no repetition %llu", (unsigned long long)repetition);
+    cd_finals_init(&none);
+    cddp_status status = judge_one(session, plan, (size_t)repetition - 1, &none, result, &same, err);
+    cd_finals_fini(&none);
+    return status;
+}
+
 cddp_status cd_variants_judge(const cd_session *session, const cddp_plan *plan, const cd_finals *finals,
                               cd_result *result, cddp_error *err)
 {
     bool same = true;
     for (size_t i = 0; same && i < plan->expect.same_with.count && result->exit_code == CD_EXIT_VERIFIED; i++) {
-        CD_TRY(judge_one(session, plan, plan->expect.same_with.items[i], finals, result, &same, err));
+        CD_TRY(judge_one(session, plan, i, finals, result, &same, err));
         result->variant_count += same;
     }
     return CDDP_OK;

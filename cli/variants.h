@@ -18,6 +18,9 @@ typedef struct cd_finals {
 void cd_finals_init(cd_finals *finals);
 void cd_finals_fini(cd_finals *finals);
 
+/* In a rank of one of these repetitions: becomes it, without the run itself. */
+cddp_status cd_variants_be_rank(const cd_session *session, const cddp_plan *plan, cd_result *result,
+                                cddp_error *err) CDDP_MUST_CHECK;
 /* Repeats the run of `plan` as its expect.same_with says. finals: of the run itself, whose result is `result`. */
 cddp_status cd_variants_judge(const cd_session *session, const cddp_plan *plan, const cd_finals *finals,
                               cd_result *result, cddp_error *err) CDDP_MUST_CHECK;

@@ -11,10 +11,13 @@
 # object in lib/cddp beside the program, exporting cddp_plugin_v1 as any plugin does, and is opened only when
 # it is asked for: the same installed program starts on a machine that lacks the transport.
 #
+# ALIAS is a name that several backends share; it means the first that is here, or the one whose launcher's variable
+# JOB stands in the environment.
+#
 # CDDP_BACKEND_<NAME> = AUTO (built when found; the reason is printed when not) | ON (absence is an error) | OFF
 
 function(cddp_backend name)
-  cmake_parse_arguments(B "BUILTIN" "SUMMARY;FIND;PACKAGE;REQUIRES" "SOURCES;USES;LINK;COMPONENTS;LANGUAGES" ${ARGN})
+  cmake_parse_arguments(B "BUILTIN" "SUMMARY;FIND;PACKAGE;ALIAS;JOB" "SOURCES;USES;LINK;COMPONENTS" ${ARGN})
   if(B_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "cddp_backend(${name}): unknown arguments ${B_UNPARSED_ARGUMENTS}")
   endif()
@@ -24,7 +27,7 @@ function(cddp_backend name)
     set(reason "")
     message(STATUS "backend ${name}: built in")
   else()
-    string(TOUPPER ${name} upper)
+    cddp_backend_switch(${name} upper)
     set(CDDP_BACKEND_${upper} AUTO CACHE STRING "Backend ${name}: AUTO, ON or OFF")
     set_property(CACHE CDDP_BACKEND_${upper} PROPERTY STRINGS AUTO ON OFF)
     cddp_backend_reason(${name} "${CDDP_BACKEND_${upper}}" reason)
@@ -38,7 +41,14 @@ function(cddp_backend name)
     endif()
   endif()
   set_property(GLOBAL APPEND_STRING PROPERTY CDDP_BACKEND_ROWS
-    "    {\"${name}\", \"${B_SUMMARY}\", \"${module}\", \"${reason}\"},\n")
+    "    {\"${name}\", \"${B_SUMMARY}\", \"${module}\", \"${reason}\", \"${B_ALIAS}\", \"${B_JOB}\"},\n")
+endfunction()
+
+# mpi-mpich is switched by CDDP_BACKEND_MPI_MPICH.
+function(cddp_backend_switch name out)
+  string(TOUPPER ${name} upper)
+  string(REPLACE "-" "_" upper ${upper})
+  set(${out} ${upper} PARENT_SCOPE)
 endfunction()
 
 # Why a backend cannot be built, or "" when it can; in `found`, what a find module says in words about what it found.
@@ -46,12 +56,12 @@ endfunction()
 function(cddp_backend_reason name mode out)
   set(reason "")
   if(mode STREQUAL OFF)
-    string(TOUPPER ${name} upper)
+    cddp_backend_switch(${name} upper)
     set(${out} "switched off (CDDP_BACKEND_${upper}=OFF)" PARENT_SCOPE)
     return()
   endif()
   if(NOT mode STREQUAL AUTO AND NOT mode STREQUAL ON)
-    string(TOUPPER ${name} upper)
+    cddp_backend_switch(${name} upper)
     message(FATAL_ERROR "CDDP_BACKEND_${upper} is '${mode}'; it must be AUTO, ON or OFF")
   endif()
   if("${B_SOURCES}" MATCHES "\\.cc(;|$)" AND NOT CMAKE_CXX_COMPILER)
@@ -65,7 +75,11 @@ function(cddp_backend_reason name mode out)
     if(NOT ${B_FIND}_FOUND AND ${B_FIND}_REASON)
       set(reason "${${B_FIND}_REASON}")
     elseif(NOT ${B_FIND}_FOUND)
-      set(reason "${B_FIND} was not found")
+      if(B_COMPONENTS)
+        set(reason "${B_COMPONENTS} was not found")
+      else()
+        set(reason "${B_FIND} was not found")
+      endif()
       if(B_PACKAGE)
         string(APPEND reason " (Debian package ${B_PACKAGE})")
       endif()

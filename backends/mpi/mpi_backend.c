@@ -5,7 +5,8 @@
 ** started there, tested until it ended or its deadline passed, and the lane yields the processor between
 ** tests. Order of issue is order of posting (C10-03); communication goes on while backward computes.
 **
-** The process is a rank already (mpirun or srun started it). MPI is initialised by the first group and
+** The process is a rank already: mpirun or srun started it, perhaps because we did (<flavour>_launcher.c; one module is
+** built per MPI, from these sources). MPI is initialised by the first group and
 ** finalised when the process exits. Each group is a communicator of its own, made from its members alone.
 **
 ** Types: f16 and bf16 are two contiguous bytes, reduced by operators of ours; where MPI's own MIN and MAX say
@@ -14,7 +15,10 @@
 ** Options of a group ("key=value,…"): guard=0|1, fingerprints before each collective (default 0). MPI itself
 ** corrupts memory when ranks disagree on a size, so the verifier turns it on.
 **
-** Limits: MPI 4.1 has no recovery: a dead rank ends the job from the launcher. abort is MPI_Abort's business;
+** Limits: an MPI that does not return from a call while a peer is stopped (MPICH over shared memory) keeps the lane;
+*the
+** wait ends in time, and the group's memory stays with MPI until the process ends. MPI 4.1 has no recovery: a dead rank
+*ends the job from the launcher. abort is MPI_Abort's business;
 ** here it fails what is queued. Needs MPI_THREAD_MULTIPLE; without it the group refuses to open, saying so.
 */
 #define _POSIX_C_SOURCE 200809L
@@ -30,6 +34,7 @@
 #include <string.h>
 
 #define DEFAULT_TIMEOUT_NS UINT64_C(1800000000000)
+#define STUCK_NS UINT64_C(200000000)
 
 cddp_status cd_mpi_check(int code, const char *what, cddp_error *err)
 {
@@ -40,11 +45,13 @@ cddp_status cd_mpi_check(int code, const char *what, cddp_error *err)
     return cd_fail(err, CDDP_E_BACKEND, "mpi: %s failed: %s", what, text);
 }
 
-static void finalize(void)
+void cd_mpi_leave(void)
 {
     int is_final = 0;
+    int is_initialised = 0;
+    MPI_Initialized(&is_initialised);
     MPI_Finalized(&is_final);
-    if (!is_final) MPI_Finalize();
+    if (is_initialised && !is_final) MPI_Finalize();
 }
 
 /* MPI is the process's, not ours: whoever initialised it first finalises it. */
@@ -54,12 +61,13 @@ static cddp_status library_open(cddp_error *err)
     MPI_Initialized(&initialised);
     if (!initialised) {
         CD_TRY(cd_mpi_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread", err));
-        atexit(finalize);
+        atexit(cd_mpi_leave);
     } else {
         MPI_Query_thread(&provided);
     }
     if (provided < MPI_THREAD_MULTIPLE)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "this MPI provides thread level %d; the backend needs MPI_THREAD_MULTIPLE (%d)", provided,
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "this MPI provides thread level %d; the backend needs MPI_THREAD_MULTIPLE (%d)", provided,
                        MPI_THREAD_MULTIPLE);
     return CDDP_OK;
 }
@@ -85,12 +93,13 @@ static cddp_status communicator_open(cd_mpi_group *g, const cddp_group_spec *spe
     for (uint32_t i = 0; i < g->size; i++) ranks[i] = (int)spec->members[i];
     for (uint32_t i = 0; i < g->size; i++) {
         if (ranks[i] < world) continue;
-        status = cd_fail(err, CDDP_E_CONFIG, "group '%s' names rank %d, but MPI started %d ranks (use mpirun -n %u)", g->name, ranks[i],
-                         world, g->size);
+        status = cd_fail(err, CDDP_E_CONFIG, "group '%s' names rank %d, but MPI started %d ranks (use mpirun -n %u)",
+                         g->name, ranks[i], world, g->size);
         goto out;
     }
     if (ranks[g->rank] != here) {
-        status = cd_fail(err, CDDP_E_CONFIG, "group '%s': this process is MPI rank %d, not rank %d", g->name, here, ranks[g->rank]);
+        status = cd_fail(err, CDDP_E_CONFIG, "group '%s': this process is MPI rank %d, not rank %d", g->name, here,
+                         ranks[g->rank]);
         goto out;
     }
     CD_TRY_OUT(cd_mpi_check(MPI_Comm_group(MPI_COMM_WORLD, &all), "MPI_Comm_group", err));
@@ -108,7 +117,7 @@ out:
 static void mpi_close(void *group)
 {
     cd_mpi_group *g = group;
-    if (g == NULL) return;
+    if (g == NULL || g->is_stuck) return;
     cd_os_lanes_fini(&g->lanes);
     int is_final = 0;
     MPI_Finalized(&is_final);
@@ -120,7 +129,8 @@ static void mpi_close(void *group)
     cd_release(NULL, g, sizeof *g);
 }
 
-static cddp_status mpi_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group, cddp_error *err)
+static cddp_status mpi_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
+                            cddp_error *err)
 {
     (void)backend;
     (void)rank;
@@ -169,10 +179,7 @@ static cddp_status work_run(cd_os_job *job, cddp_error *err)
     return status;
 }
 
-static uint32_t lane_of(cddp_op op)
-{
-    return op == CDDP_OP_SEND ? 1 : op == CDDP_OP_RECV ? 2 : 0;
-}
+static uint32_t lane_of(cddp_op op) { return op == CDDP_OP_SEND ? 1 : op == CDDP_OP_RECV ? 2 : 0; }
 
 static void work_free(cd_mpi_work *w)
 {
@@ -190,12 +197,15 @@ static cddp_status counts_copy(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
     w->counts = cd_allocate_array(NULL, 4 * g->size, sizeof *w->counts);
     if (w->counts == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the counts of %u ranks", g->size);
     bool small_output = c->op == CDDP_OP_REDUCE_SCATTER || c->op == CDDP_OP_SCATTER;
-    int64_t equal = cddp_tensor_numel(small_output ? &c->output : &c->input) / (c->op == CDDP_OP_ALLTOALL ? (int64_t)g->size : 1);
+    int64_t equal =
+        cddp_tensor_numel(small_output ? &c->output : &c->input) / (c->op == CDDP_OP_ALLTOALL ? (int64_t)g->size : 1);
     int64_t at = 0, send_at = 0;
     for (uint32_t r = 0; r < g->size; r++) {
-        int64_t count = c->counts != NULL ? c->counts[r] : equal, send = c->send_counts != NULL ? c->send_counts[r] : equal;
+        int64_t count = c->counts != NULL ? c->counts[r] : equal,
+                send = c->send_counts != NULL ? c->send_counts[r] : equal;
         if (count < 0 || send < 0 || at + count > INT32_MAX || send_at + send > INT32_MAX)
-            return cd_fail(err, CDDP_E_LIMIT, "%s: the counts up to rank %u leave the range of MPI's int", cddp_op_name(c->op), r);
+            return cd_fail(err, CDDP_E_LIMIT, "%s: the counts up to rank %u leave the range of MPI's int",
+                           cddp_op_name(c->op), r);
         w->counts[r] = (int)count;
         w->counts[g->size + r] = (int)at;
         w->counts[2 * g->size + r] = (int)send;
@@ -211,7 +221,8 @@ static cddp_status mpi_post(void *group, const cddp_collective *collective, void
     cd_mpi_group *g = group;
     cddp_status status = CDDP_OK;
     cd_mpi_work *w = cd_allocate_zero(NULL, sizeof *w);
-    if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of group '%s'", cddp_op_name(collective->op), g->name);
+    if (w == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of group '%s'", cddp_op_name(collective->op), g->name);
     w->job.run = work_run;
     w->group = g;
     w->call = *collective;
@@ -240,8 +251,15 @@ static cddp_status mpi_wait(void *group, void *work, uint64_t timeout_ns, cddp_e
 {
     cd_mpi_group *g = group;
     cd_mpi_work *w = work;
-    if (!cd_os_job_wait(&g->lanes, &w->job, timeout_ns))
-        return cd_fail(err, CDDP_E_TIMEOUT, "mpi: not done within %" PRIu64 " ms", timeout_ns / 1000000);
+    /* The lane sees the deadline itself, unless a peer that stopped holds it inside a call of MPI. */
+    uint64_t now = cd_os_now_ns(), until = w->deadline_ns + STUCK_NS, patience = until > now ? until - now : 1;
+    bool is_asked = timeout_ns != 0 && timeout_ns < patience;
+    if (!cd_os_job_wait(&g->lanes, &w->job, is_asked ? timeout_ns : patience)) {
+        if (is_asked) return cd_fail(err, CDDP_E_TIMEOUT, "mpi: not done within %" PRIu64 " ms", timeout_ns / 1000000);
+        g->is_stuck = true;
+        return cd_fail(err, CDDP_E_TIMEOUT, "mpi: %s did not end in time, and MPI does not return from it",
+                       cddp_op_name(w->call.op));
+    }
     CD_TRY(cd_os_job_outcome(&w->job, err));
     return CDDP_OK;
 }
@@ -250,6 +268,7 @@ static void mpi_release(void *group, void *work)
 {
     cd_mpi_group *g = group;
     cd_mpi_work *w = work;
+    if (g->is_stuck) return; /* MPI still uses it, and its thread will not come back */
     cd_os_job_wait(&g->lanes, &w->job, 0);
     work_free(w);
 }
@@ -272,11 +291,20 @@ static cddp_status mpi_abort(void *group, const char *reason, cddp_error *err)
 static const cddp_backend mpi = {
     .size = sizeof mpi,
     .abi = CDDP_BACKEND_ABI,
-    .name = "mpi",
-    /* MPI promises neither an association nor equal bits on all ranks (C10-09). */
-    .capabilities = {.size = sizeof(cddp_capabilities), .ops = ALL_OPS, .dtypes = ALL_DTYPES, .reduce_ops = ALL_REDUCTIONS,
-                     .devices = CDDP_DEVICE_HOST, .in_place = true, .async = true, .order = CDDP_ORDER_UNSPECIFIED,
-                     .algorithm = "mpi", .world_size_max = 65536, .guards = true, .launched = true},
+    .name = CDDP_MPI_NAME,
+    /* MPI promises no association. Both libraries give equal bits on all ranks: in every algorithm of theirs each part
+    ** is reduced along one tree, by all ranks or by one that hands it on, and a + b has the bits of b + a. */
+    .capabilities = {.size = sizeof(cddp_capabilities),
+                     .ops = ALL_OPS,
+                     .dtypes = ALL_DTYPES,
+                     .reduce_ops = ALL_REDUCTIONS,
+                     .devices = CDDP_DEVICE_HOST,
+                     .in_place = true,
+                     .async = true,
+                     .order = CDDP_ORDER_SAME,
+                     .algorithm = "mpi",
+                     .world_size_max = 65536,
+                     .guards = true},
     .open = mpi_open,
     .close = mpi_close,
     .post = mpi_post,
@@ -284,10 +312,14 @@ static const cddp_backend mpi = {
     .wait = mpi_wait,
     .release = mpi_release,
     .abort = mpi_abort,
+    .launcher = &cd_mpi_launcher,
 };
 
 static const cddp_backend *const backends[] = {&mpi, NULL};
 
 CDDP_PLUGIN_EXPORT const cddp_plugin cddp_plugin_v1;
-const cddp_plugin cddp_plugin_v1 = {.size = sizeof cddp_plugin_v1, .abi = CDDP_PLUGIN_ABI, .name = "mpi", .version = "MPI 3.1",
+const cddp_plugin cddp_plugin_v1 = {.size = sizeof cddp_plugin_v1,
+                                    .abi = CDDP_PLUGIN_ABI,
+                                    .name = CDDP_MPI_NAME,
+                                    .version = "MPI 3.1",
                                     .backends = backends};

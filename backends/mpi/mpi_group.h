@@ -12,7 +12,7 @@ typedef struct cd_mpi_work {
     cd_os_job job; /* first: a lane hands it back */
     cd_mpi_group *group;
     cddp_collective call;
-    int *counts; /* (4 × size) receive counts, receive offsets, send counts, send offsets; or NULL */
+    int *counts;         /* (4 × size) receive counts, receive offsets, send counts, send offsets; or NULL */
     MPI_Request message; /* SEND and RECV: started at post */
     uint64_t deadline_ns;
 } cd_mpi_work;
@@ -24,7 +24,8 @@ struct cd_mpi_group {
     uint32_t *members; /* (size) world ranks */
     uint64_t timeout_ns;
     bool guard, types_made;
-    bool broken; /* an operation never ended: the communicator cannot be freed */
+    bool is_stuck; /* MPI does not return to the lane: what it uses cannot be freed */
+    bool broken;   /* an operation never ended: the communicator cannot be freed */
     MPI_Datatype types[CDDP_DTYPE_COUNT];
     MPI_Op ops[CDDP_DTYPE_COUNT][CDDP_RED_COUNT]; /* MPI_OP_NULL where MPI's own is used */
     cd_os_lanes lanes;
@@ -35,6 +36,8 @@ struct cd_mpi_group {
     size_t scratch_bytes;
 };
 
+extern const cddp_launcher cd_mpi_launcher; /* of the MPI that this module is built for */
+void cd_mpi_leave(void);
 cddp_status cd_mpi_check(int code, const char *what, cddp_error *err);
 cddp_status cd_mpi_types_init(cd_mpi_group *group, cddp_error *err);
 void cd_mpi_types_fini(cd_mpi_group *group);

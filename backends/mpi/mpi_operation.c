@@ -20,7 +20,8 @@ static char *bytes_of(const cddp_tensor *t)
 
 /* Tests until the end. The first tests follow each other closely, since most operations are short; later ones
 ** leave the processor to the computation. */
-static cddp_status finish(cd_mpi_group *g, const cd_mpi_work *w, MPI_Request *request, const char *what, cddp_error *err)
+static cddp_status finish(cd_mpi_group *g, const cd_mpi_work *w, MPI_Request *request, const char *what,
+                          cddp_error *err)
 {
     for (uint64_t spin = 0;; spin++) {
         int done = 0;
@@ -48,9 +49,12 @@ typedef struct fingerprint {
 static fingerprint fingerprint_of(const cd_mpi_group *g, const cddp_collective *c)
 {
     bool reduces = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE || c->op == CDDP_OP_REDUCE_SCATTER;
-    bool rooted = c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_REDUCE || c->op == CDDP_OP_GATHER || c->op == CDDP_OP_SCATTER;
+    bool rooted =
+        c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_REDUCE || c->op == CDDP_OP_GATHER || c->op == CDDP_OP_SCATTER;
     const cddp_tensor *t = c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER ? &c->output : &c->input;
-    fingerprint f = {.op = (uint32_t)c->op, .reduce_op = reduces ? (uint32_t)c->reduce_op : 0, .root = rooted ? c->root : 0,
+    fingerprint f = {.op = (uint32_t)c->op,
+                     .reduce_op = reduces ? (uint32_t)c->reduce_op : 0,
+                     .root = rooted ? c->root : 0,
                      .sequence = c->sequence};
     if (c->op == CDDP_OP_BARRIER) return f;
     bool shares_differ = c->op == CDDP_OP_ALLTOALL || (c->op == CDDP_OP_ALLGATHER && c->counts != NULL);
@@ -91,8 +95,8 @@ static cddp_status guard_run(cd_mpi_group *g, const cd_mpi_work *w, cddp_error *
         char here[160], there[160];
         fingerprint_print(&mine, here, sizeof here);
         fingerprint_print(&all[r], there, sizeof there);
-        return cd_fail(err, CDDP_E_MISMATCH, "ranks disagree: rank %u issues %s, rank %u issues %s", g->members[g->rank], here,
-                       g->members[r], there);
+        return cd_fail(err, CDDP_E_MISMATCH, "ranks disagree: rank %u issues %s, rank %u issues %s",
+                       g->members[g->rank], here, g->members[r], there);
     }
     return CDDP_OK;
 }
@@ -116,14 +120,16 @@ static cddp_status run_allreduce(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     const cddp_tensor *out = &w->call.output;
     int64_t numel = cddp_tensor_numel(out);
     size_t element = cddp_dtype_bytes(out->dtype);
-    if (bytes_of(out) != bytes_of(&w->call.input)) memmove(bytes_of(out), bytes_of(&w->call.input), (size_t)numel * element);
+    if (bytes_of(out) != bytes_of(&w->call.input))
+        memmove(bytes_of(out), bytes_of(&w->call.input), (size_t)numel * element);
     CD_TRY(premultiply(w, out, err));
     MPI_Op op = cd_mpi_op(g, out->dtype, w->call.reduce_op);
     for (int64_t at = 0; at < numel; at += PIECE_ELEMENTS_MAX) {
         int64_t piece = numel - at < PIECE_ELEMENTS_MAX ? numel - at : PIECE_ELEMENTS_MAX;
         MPI_Request request;
-        CD_TRY(cd_mpi_check(MPI_Iallreduce(MPI_IN_PLACE, bytes_of(out) + (size_t)at * element, (int)piece, g->types[out->dtype], op,
-                                           g->comm, &request), "MPI_Iallreduce", err));
+        CD_TRY(cd_mpi_check(MPI_Iallreduce(MPI_IN_PLACE, bytes_of(out) + (size_t)at * element, (int)piece,
+                                           g->types[out->dtype], op, g->comm, &request),
+                            "MPI_Iallreduce", err));
         CD_TRY(finish(g, w, &request, "MPI_Iallreduce", err));
     }
     CD_TRY(average(g, w, out, err));
@@ -138,8 +144,9 @@ static cddp_status run_broadcast(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     for (int64_t at = 0; at < numel; at += PIECE_ELEMENTS_MAX) {
         int64_t piece = numel - at < PIECE_ELEMENTS_MAX ? numel - at : PIECE_ELEMENTS_MAX;
         MPI_Request request;
-        CD_TRY(cd_mpi_check(MPI_Ibcast(bytes_of(out) + (size_t)at * element, (int)piece, g->types[out->dtype], (int)w->call.root, g->comm,
-                                       &request), "MPI_Ibcast", err));
+        CD_TRY(cd_mpi_check(MPI_Ibcast(bytes_of(out) + (size_t)at * element, (int)piece, g->types[out->dtype],
+                                       (int)w->call.root, g->comm, &request),
+                            "MPI_Ibcast", err));
         CD_TRY(finish(g, w, &request, "MPI_Ibcast", err));
     }
     return CDDP_OK;
@@ -167,13 +174,16 @@ static cddp_status run_reduce(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
     CD_TRY(input_copy(g, w, &in, err));
     int64_t numel = cddp_tensor_numel(&in);
     bool is_root = g->rank == w->call.root;
-    if (numel > PIECE_ELEMENTS_MAX) return cd_fail(err, CDDP_E_LIMIT, "mpi: reduce of %" PRId64 " elements is beyond one piece", numel);
+    if (numel > PIECE_ELEMENTS_MAX)
+        return cd_fail(err, CDDP_E_LIMIT, "mpi: reduce of %" PRId64 " elements is beyond one piece", numel);
     if (numel == 0) return CDDP_OK;
     MPI_Request request;
     /* Its root may not give the same memory twice; the others may, since they give no output. */
     bool in_place = is_root && bytes_of(&in) == bytes_of(&w->call.output);
-    CD_TRY(cd_mpi_check(MPI_Ireduce(in_place ? MPI_IN_PLACE : bytes_of(&in), is_root ? bytes_of(&w->call.output) : NULL, (int)numel, g->types[in.dtype],
-                                    cd_mpi_op(g, in.dtype, w->call.reduce_op), (int)w->call.root, g->comm, &request), "MPI_Ireduce", err));
+    CD_TRY(cd_mpi_check(MPI_Ireduce(in_place ? MPI_IN_PLACE : bytes_of(&in), is_root ? bytes_of(&w->call.output) : NULL,
+                                    (int)numel, g->types[in.dtype], cd_mpi_op(g, in.dtype, w->call.reduce_op),
+                                    (int)w->call.root, g->comm, &request),
+                        "MPI_Ireduce", err));
     CD_TRY(finish(g, w, &request, "MPI_Ireduce", err));
     if (is_root) CD_TRY(average(g, w, &w->call.output, err));
     return CDDP_OK;
@@ -186,7 +196,8 @@ static cddp_status run_reduce_scatter(cd_mpi_group *g, cd_mpi_work *w, cddp_erro
     if (cddp_tensor_numel(&in) == 0) return CDDP_OK;
     MPI_Request request;
     CD_TRY(cd_mpi_check(MPI_Ireduce_scatter(bytes_of(&in), bytes_of(&w->call.output), w->counts, g->types[in.dtype],
-                                            cd_mpi_op(g, in.dtype, w->call.reduce_op), g->comm, &request), "MPI_Ireduce_scatter", err));
+                                            cd_mpi_op(g, in.dtype, w->call.reduce_op), g->comm, &request),
+                        "MPI_Ireduce_scatter", err));
     CD_TRY(finish(g, w, &request, "MPI_Ireduce_scatter", err));
     CD_TRY(average(g, w, &w->call.output, err));
     return CDDP_OK;
@@ -195,7 +206,8 @@ static cddp_status run_reduce_scatter(cd_mpi_group *g, cd_mpi_work *w, cddp_erro
 static cddp_status run_moves(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
 {
     const cddp_collective *c = &w->call;
-    const int *counts = w->counts, *at = w->counts + g->size, *send = w->counts + 2 * g->size, *send_at = w->counts + 3 * g->size;
+    const int *counts = w->counts, *at = w->counts + g->size, *send = w->counts + 2 * g->size,
+              *send_at = w->counts + 3 * g->size;
     MPI_Request request;
     int code = MPI_SUCCESS, root = (int)c->root;
     void *in = bytes_of(&c->input), *out = bytes_of(&c->output);
@@ -231,10 +243,13 @@ cddp_status cd_mpi_message_begin(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     const cddp_tensor *t = sends ? &w->call.input : &w->call.output;
     int64_t numel = cddp_tensor_numel(t);
     int tag = (int)(w->call.tag & 0x7fff); /* what every MPI accepts */
-    if (w->call.root == g->rank) return cd_fail(err, CDDP_E_ARG, "%s names its own rank %u", cddp_op_name(w->call.op), g->members[g->rank]);
-    if (numel > INT32_MAX) return cd_fail(err, CDDP_E_LIMIT, "mpi: a message of %" PRId64 " elements is too long", numel);
-    int code = sends ? MPI_Isend(bytes_of(t), (int)numel, g->types[t->dtype], (int)w->call.root, tag, g->comm, &w->message)
-                     : MPI_Irecv(bytes_of(t), (int)numel, g->types[t->dtype], (int)w->call.root, tag, g->comm, &w->message);
+    if (w->call.root == g->rank)
+        return cd_fail(err, CDDP_E_ARG, "%s names its own rank %u", cddp_op_name(w->call.op), g->members[g->rank]);
+    if (numel > INT32_MAX)
+        return cd_fail(err, CDDP_E_LIMIT, "mpi: a message of %" PRId64 " elements is too long", numel);
+    int code =
+        sends ? MPI_Isend(bytes_of(t), (int)numel, g->types[t->dtype], (int)w->call.root, tag, g->comm, &w->message)
+              : MPI_Irecv(bytes_of(t), (int)numel, g->types[t->dtype], (int)w->call.root, tag, g->comm, &w->message);
     CD_TRY(cd_mpi_check(code, cddp_op_name(w->call.op), err));
     return CDDP_OK;
 }
@@ -245,18 +260,31 @@ cddp_status cd_mpi_operation_run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     if (op == CDDP_OP_SEND || op == CDDP_OP_RECV) return finish(g, w, &w->message, cddp_op_name(op), err);
     if (g->guard && g->size > 1) CD_TRY(guard_run(g, w, err));
     switch (op) {
-    case CDDP_OP_ALLREDUCE: CD_TRY(run_allreduce(g, w, err)); break;
-    case CDDP_OP_BROADCAST: CD_TRY(run_broadcast(g, w, err)); break;
-    case CDDP_OP_REDUCE: CD_TRY(run_reduce(g, w, err)); break;
-    case CDDP_OP_REDUCE_SCATTER: CD_TRY(run_reduce_scatter(g, w, err)); break;
+    case CDDP_OP_ALLREDUCE:
+        CD_TRY(run_allreduce(g, w, err));
+        break;
+    case CDDP_OP_BROADCAST:
+        CD_TRY(run_broadcast(g, w, err));
+        break;
+    case CDDP_OP_REDUCE:
+        CD_TRY(run_reduce(g, w, err));
+        break;
+    case CDDP_OP_REDUCE_SCATTER:
+        CD_TRY(run_reduce_scatter(g, w, err));
+        break;
     case CDDP_OP_ALLGATHER:
     case CDDP_OP_ALLTOALL:
     case CDDP_OP_GATHER:
-    case CDDP_OP_SCATTER: CD_TRY(run_moves(g, w, err)); break;
-    case CDDP_OP_BARRIER: CD_TRY(run_barrier(g, w, err)); break;
+    case CDDP_OP_SCATTER:
+        CD_TRY(run_moves(g, w, err));
+        break;
+    case CDDP_OP_BARRIER:
+        CD_TRY(run_barrier(g, w, err));
+        break;
     case CDDP_OP_SEND:
     case CDDP_OP_RECV:
-    case CDDP_OP_COUNT: break;
+    case CDDP_OP_COUNT:
+        break;
     }
     return CDDP_OK;
 }

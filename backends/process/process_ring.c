@@ -18,10 +18,7 @@ struct cd_process_ring {
     slot slots[CD_PROCESS_RING_EVENTS];
 };
 
-size_t cd_process_ring_bytes(void)
-{
-    return sizeof(cd_process_ring);
-}
+size_t cd_process_ring_bytes(void) { return sizeof(cd_process_ring); }
 
 void cd_process_ring_push(cd_process_ring *ring, const cddp_event *event)
 {

@@ -29,8 +29,8 @@ cddp_status cd_process_record_write(int fd, cd_process_record_kind kind, const v
                                     cddp_error *err)
 {
     if (byte_count > CD_PROCESS_RECORD_BYTES_MAX)
-        return cd_fail(err, CDDP_E_LIMIT, "a rank may send at most %u bytes at once, not %zu", CD_PROCESS_RECORD_BYTES_MAX,
-                       byte_count);
+        return cd_fail(err, CDDP_E_LIMIT, "a rank may send at most %u bytes at once, not %zu",
+                       CD_PROCESS_RECORD_BYTES_MAX, byte_count);
     record_header header = {(uint32_t)kind, (uint32_t)byte_count};
     CD_TRY(cd_os_write_all(fd, &header, sizeof header, err));
     CD_TRY(cd_os_write_all(fd, bytes, byte_count, err));
@@ -86,9 +86,11 @@ cddp_status cd_process_inbox_take(cd_process_inbox *inbox, cd_process_record *re
     *found = false;
     if (waiting < sizeof header) return CDDP_OK;
     memcpy(&header, inbox->bytes + inbox->taken, sizeof header);
-    bool known = header.kind == CD_PROCESS_MESSAGE || header.kind == CD_PROCESS_RESULT;
+    bool known =
+        header.kind == CD_PROCESS_MESSAGE || header.kind == CD_PROCESS_RESULT || header.kind == CD_PROCESS_NOTE;
     if (!known || header.byte_count > CD_PROCESS_RECORD_BYTES_MAX)
-        return cd_fail(err, CDDP_E_CORRUPT, "a rank wrote a record of kind %u and %u bytes", header.kind, header.byte_count);
+        return cd_fail(err, CDDP_E_CORRUPT, "a rank wrote a record of kind %u and %u bytes", header.kind,
+                       header.byte_count);
     if (waiting - sizeof header < header.byte_count) return CDDP_OK;
     *record = (cd_process_record){(cd_process_record_kind)header.kind, inbox->bytes + inbox->taken + sizeof header,
                                   header.byte_count};
@@ -109,7 +111,8 @@ cddp_status cd_process_result_read(const cd_process_record *record, cd_arena *te
 {
     result_record r;
     if (record->byte_count != sizeof r)
-        return cd_fail(err, CDDP_E_CORRUPT, "a rank's result has %zu bytes instead of %zu", record->byte_count, sizeof r);
+        return cd_fail(err, CDDP_E_CORRUPT, "a rank's result has %zu bytes instead of %zu", record->byte_count,
+                       sizeof r);
     memcpy(&r, record->bytes, sizeof r);
     if (r.status < 0 || r.status >= CDDP_STATUS_COUNT || r.frame_count > CDDP_ERROR_FRAMES_MAX)
         return cd_fail(err, CDDP_E_CORRUPT, "a rank's result has status %d and %u frames", r.status, r.frame_count);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What travels from a rank to its launcher: records on the result pipe, lines on the other two.
+/* What travels from a rank to its launcher, over pipes or sockets: records on the first, lines on the other two.
 **
 ** A record is a header and its bytes; a result is one fixed record in which error frames carry their texts,
 ** because a pointer of the child means nothing here when a module was loaded after the fork.
@@ -13,7 +13,11 @@
 
 #define CD_PROCESS_RECORD_BYTES_MAX (UINT32_C(1) << 30)
 
-typedef enum cd_process_record_kind { CD_PROCESS_MESSAGE = 1, CD_PROCESS_RESULT = 2 } cd_process_record_kind;
+typedef enum cd_process_record_kind {
+    CD_PROCESS_MESSAGE = 1,
+    CD_PROCESS_RESULT = 2,
+    CD_PROCESS_NOTE = 3
+} cd_process_record_kind;
 
 /* Writes one record; blocks while the pipe is full. */
 cddp_status cd_process_record_write(int fd, cd_process_record_kind kind, const void *bytes, size_t byte_count,

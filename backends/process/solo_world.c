@@ -58,10 +58,7 @@ static uint32_t solo_choose(cddp_rank *rank, const cddp_choice *choice)
     return 0;
 }
 
-static void solo_yield(cddp_rank *rank)
-{
-    (void)rank;
-}
+static void solo_yield(cddp_rank *rank) { (void)rank; }
 
 static const cddp_world_ops ops = {
     .size = sizeof ops,
@@ -75,10 +72,7 @@ static const cddp_world_ops ops = {
     .yield = solo_yield,
 };
 
-const cddp_world_ops *cddp_solo_world_ops(void)
-{
-    return &ops;
-}
+const cddp_world_ops *cddp_solo_world_ops(void) { return &ops; }
 
 cddp_status cddp_solo_world_open(const cddp_solo_options *options, cddp_solo_world **world, cddp_error *err)
 {
@@ -99,7 +93,4 @@ void cddp_solo_world_close(cddp_solo_world *world)
     if (world != NULL) cd_release(world->allocator, world, sizeof *world);
 }
 
-cddp_rank *cddp_solo_world_rank(cddp_solo_world *world)
-{
-    return &world->rank;
-}
+cddp_rank *cddp_solo_world_rank(cddp_solo_world *world) { return &world->rank; }

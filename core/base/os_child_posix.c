@@ -100,8 +100,10 @@ cddp_status cd_os_child_read(cd_os_child *child, cd_os_pipe pipe, void *bytes, s
     ssize_t n = 0;
     if (child->fds[pipe] >= 0) {
         n = read(child->fds[pipe], bytes, byte_capacity);
-        if (n == 0) close_fd(&child->fds[pipe]);
-        if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
+        /* A socket whose other end was killed with unread bytes is reset: to us that is its end. */
+        bool reset = n < 0 && errno == ECONNRESET;
+        if (n == 0 || reset) close_fd(&child->fds[pipe]);
+        if (n < 0 && !reset && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
             return cd_fail(err, CDDP_E_IO, "cannot read from a child process: %s", strerror(errno));
     }
     *byte_count = n > 0 ? (size_t)n : 0;

@@ -4,18 +4,23 @@
 ** Judged from   collective_done with a failure, then bucket_done, grad_final or optimizer_step of the same rank in the
 **               same step; optimizer_step and failures of all ranks by step; rank_end and fault.
 **     F1  a rank that saw an operation of a bucket fail goes on to use a result in that step
-**     F2  some survivors committed the step (stepped) that others gave up
-**     F3  a rank died although no fault struck it
+**     F2  some survivors committed the step (stepped) that others gave up; not where a rank hung unasked, which is the
+**         cause and I-LIVE's
+**     F3  a rank died although no fault struck it; named with the operation in which another one missed it
 ** Exercised     an operation failed, a fault struck or a rank died.
 ** Blame         F1, F3: the rank. F2: the ranks that gave up, against those that committed.
 ** Limits        a rank that re-arms (opens a group again) starts afresh.
 */
 #include "core/check/scribe.h"
 
+#include "cddp/backend.h"
+
 typedef struct rank_facts {
     uint64_t failed_sequence;
     uint32_t failed_step;
     int64_t failed_status;
+    int64_t wait_group, wait_sequence, wait_op; /* the operation that it was in last, when is_waiting */
+    bool is_waiting;
     bool has_failed, is_struck, told;
 } rank_facts;
 
@@ -28,7 +33,8 @@ typedef struct state {
     cd_scribe scribe;
     cd_ranks ranks;     /* of rank_facts */
     cd_table decisions; /* (step, rank) → decision */
-    uint64_t failures, faults, deaths;
+    cd_table posted;    /* (group, rank) → uint64_t operations */
+    uint64_t failures, faults, deaths, hung;
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -38,6 +44,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     state *s = *self;
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->decisions, context->allocator, sizeof(decision));
+    cd_table_init(&s->posted, context->allocator, sizeof(uint64_t));
     return CDDP_OK;
 }
 
@@ -72,17 +79,66 @@ static void take_use(state *s, const cddp_event *e, rank_facts *r, const char *w
     cd_scribe_report(&s->scribe, &f);
 }
 
+static void take_post(state *s, const cddp_event *e, rank_facts *r)
+{
+    const cddp_event_collective_post *c = &e->as.collective_post;
+    uint64_t *posted = cd_table_add(&s->posted, CD_KEY(c->group, e->rank));
+    if (posted != NULL && (uint64_t)c->sequence >= *posted) *posted = (uint64_t)c->sequence + 1;
+    r->wait_group = c->group;
+    r->wait_sequence = c->sequence;
+    r->wait_op = c->op;
+    r->is_waiting = true;
+}
+
+/* The operation that ended well is not waited for any more; one that failed is what the others were missed in. */
+static void take_done(const cddp_event *e, rank_facts *r)
+{
+    const cddp_event_collective_done *d = &e->as.collective_done;
+    if (d->group != r->wait_group || d->sequence > r->wait_sequence) return;
+    if (d->status == CDDP_OK && d->sequence == r->wait_sequence) r->is_waiting = false;
+    if (d->status != CDDP_OK) r->wait_sequence = d->sequence;
+}
+
+/* Who missed a rank that died, and where: the first rank that waits for something it has not posted, else any that
+ * waits. */
+static void describe_absence(state *s, uint32_t rank, cddp_finding *f)
+{
+    int64_t who = -1;
+    bool has_posted = false;
+    for (uint32_t i = 0; i < s->ranks.count; i++) {
+        const rank_facts *r = cd_ranks_find(&s->ranks, i);
+        if (r == NULL || i == rank || !r->is_waiting) continue;
+        const uint64_t *posted = cd_table_find(&s->posted, CD_KEY(r->wait_group, rank));
+        bool here = posted != NULL && *posted > (uint64_t)r->wait_sequence;
+        if (posted == NULL || (who >= 0 && (here || !has_posted))) continue;
+        who = i;
+        has_posted = here;
+    }
+    if (who < 0) return;
+    const rank_facts *r = cd_ranks_find(&s->ranks, (uint32_t)who);
+    f->peer = (int32_t)who;
+    CD_SAY(f->expected, "it returns; rank %lld waits for it in %s #%lld of group '%s', which it had %s", (long long)who,
+           r->wait_op >= 0 && r->wait_op < CDDP_OP_COUNT ? cddp_op_name((cddp_op)r->wait_op) : "an operation",
+           (long long)r->wait_sequence, cd_scribe_get_group(&s->scribe, r->wait_group),
+           has_posted ? "posted" : "not posted");
+}
+
 static void take_end(state *s, const cddp_event *e, const rank_facts *r)
 {
     const cddp_event_rank_end *x = &e->as.rank_end;
+    s->hung += x->end == 2;
     if (x->end != 1 && x->end != 3) return;
     s->deaths++;
     if (r->is_struck) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     CD_SAY(f.title, "rank %u %s", e->rank, x->end == 1 ? "was killed" : "crashed");
     CD_SAY(f.expected, "it returns");
-    CD_SAY(f.actual, "%s %lld%s%s", x->end == 1 ? "signal" : "exit code", (long long)x->detail,
-           e->text != NULL ? ": " : "", e->text != NULL ? e->text : "");
+    describe_absence(s, e->rank, &f);
+    if (x->detail == 0 && e->text != NULL)
+        CD_SAY(f.actual, "%s", e->text); /* nobody saw how its process ended */
+    else
+        CD_SAY(f.actual, "%s %lld%s%s", x->end == 1 ? "signal" : "exit code", (long long)x->detail,
+               e->text != NULL ? ": " : "", e->text != NULL ? e->text : "");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -95,10 +151,15 @@ static void event(void *self, const cddp_event *e)
         if (struck != NULL) struck->is_struck = true;
         return;
     }
+    cd_scribe_learn(&s->scribe, e);
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     switch (e->kind) {
+    case CDDP_EV_collective_post:
+        take_post(s, e, r);
+        break;
     case CDDP_EV_collective_done:
+        take_done(e, r);
         take_failure(s, e, r);
         break;
     case CDDP_EV_group:
@@ -191,14 +252,16 @@ static void end(void *self)
         cd_scribe_exercise(&s->scribe, "%llu operations failed, %llu faults struck, %llu ranks died",
                            (unsigned long long)s->failures, (unsigned long long)s->faults,
                            (unsigned long long)s->deaths);
-    judge_decisions(s);
+    if (s->hung == 0 || s->faults > 0) judge_decisions(s);
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->decisions);
+    cd_table_fini(&s->posted);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_fault,      CDDP_EV_collective_done, CDDP_EV_group,   CDDP_EV_bucket_done,
-                                 CDDP_EV_grad_final, CDDP_EV_optimizer_step,  CDDP_EV_rank_end};
+static const uint16_t kinds[] = {CDDP_EV_fault,          CDDP_EV_collective_post, CDDP_EV_collective_done,
+                                 CDDP_EV_group,          CDDP_EV_bucket_done,     CDDP_EV_grad_final,
+                                 CDDP_EV_optimizer_step, CDDP_EV_rank_end};
 
 CD_CHECK_TABLE(fail, "I-FAIL", "failures are seen, agreed on and contained",
                "After a fault or time-out no rank reads an incomplete result; survivors agree on abort or commit; "

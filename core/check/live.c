@@ -3,10 +3,13 @@
 **
 ** Judged from   group (members), collective_post, collective_wait, collective_done and rank_end: a rank that hung,
 *whose
-**               wait timed out, or whose wait failed because a peer had returned without it, waits for the members of
-**               that group that have not posted the operation.
+**               wait timed out, or whose wait failed because a peer had returned or died without it, waits for the
+*members of
+**               that group that have not posted the operation; or, when all have, for one that stopped inside it.
 ** Exercised     a wait of at least two ranks was followed and every rank's end is known.
-** Blame         the rank at the root of the chain, with what it did instead; in a cycle all ranks on it.
+** Blame         the rank at the root of the chain, with what it did instead, or the one that stopped inside; in a cycle
+*all
+**               ranks on it.
 ** Limits        a time-out that a planted fault explains belongs to I-FAIL. A rank that waits outside a collective
 **               (rendezvous, teardown) is reported without a chain.
 */
@@ -142,6 +145,21 @@ static int64_t missing_for(const state *s, const rank_facts *r)
     return missing;
 }
 
+/* A member that died or stopped inside the operation that `rank` waits for, which all have posted; -1: none. A hung
+ *rank
+ ** may be such a member itself. */
+static int64_t stopped_inside(const state *s, uint32_t rank)
+{
+    const rank_facts *r = cd_ranks_find(&s->ranks, rank);
+    for (uint32_t i = 0; i < s->ranks.count; i++) {
+        const rank_facts *x = cd_ranks_find(&s->ranks, i);
+        const member *m = cd_table_find(&s->members, CD_KEY(r->waiting_group, i));
+        bool gone = x != NULL && x->has_ended && x->end != 0 && !x->is_struck && !x->has_given_up;
+        if (gone && m != NULL && m->posted > r->waiting_sequence) return i;
+    }
+    return -1;
+}
+
 static void describe_end(const rank_facts *r, char *text, size_t text_bytes)
 {
     static const char *const words[] = {"ended normally", "was killed", "hangs outside a collective", "crashed"};
@@ -179,15 +197,22 @@ static chain follow(const state *s, uint32_t from)
     return c;
 }
 
-static void describe_wait(state *s, uint32_t rank, char *text, size_t text_bytes)
+/* What a rank waits in: "allreduce(sum) of 212 f32, #5 of group 'world'". */
+static void describe_operation(state *s, const rank_facts *r, char *text, size_t text_bytes)
 {
-    const rank_facts *r = cd_ranks_find(&s->ranks, rank);
     const operation *o = cd_table_find(&s->operations, CD_KEY(r->waiting_group, r->waiting_sequence));
     char operation_words[96] = "an operation";
     if (o != NULL) cd_operation_print(o->data, operation_words, sizeof operation_words);
-    cd_say(text, text_bytes, "rank %u waits for rank %lld in %s, #%lld of group '%s'", rank,
-           (long long)missing_for(s, r), operation_words, (long long)r->waiting_sequence,
+    cd_say(text, text_bytes, "%s, #%lld of group '%s'", operation_words, (long long)r->waiting_sequence,
            cd_scribe_get_group(&s->scribe, r->waiting_group));
+}
+
+static void describe_wait(state *s, uint32_t rank, char *text, size_t text_bytes)
+{
+    const rank_facts *r = cd_ranks_find(&s->ranks, rank);
+    char words[200];
+    describe_operation(s, r, words, sizeof words);
+    cd_say(text, text_bytes, "rank %u waits for rank %lld in %s", rank, (long long)missing_for(s, r), words);
 }
 
 static void report_cycle(state *s, const chain *c, cddp_finding *f)
@@ -221,6 +246,26 @@ static void report_root(state *s, const chain *c, cddp_finding *f)
     CD_SAY(f->advice, "compare what rank %u posts with the others from step %u on", c->root, root->step);
 }
 
+static void report_inside(state *s, uint32_t rank, uint32_t inside, cddp_finding *f)
+{
+    static const char *const words[] = {"", "died", "stopped", "crashed"};
+    const rank_facts *x = cd_ranks_find(&s->ranks, inside);
+    const char *did = words[x->end >= 0 && x->end < 4 ? x->end : 2];
+    char operation_words[200];
+    describe_operation(s, cd_ranks_find(&s->ranks, rank), operation_words, sizeof operation_words);
+    f->rank = (int32_t)inside;
+    f->ranks = inside < 64 ? UINT64_C(1) << inside : 0;
+    CD_SAY(f->title, "rank %u %s inside %s", inside, did, operation_words);
+    CD_SAY(f->expected, "all members, who have posted it, take part to its end");
+    CD_SAY(f->actual, "rank %u %s", inside, did);
+    if (inside != rank) {
+        f->peer = (int32_t)rank;
+        CD_SAY(f->actual, "rank %u %s, and rank %u waited for it", inside, did, rank);
+        cd_finding_add_event(f, inside, x->end_sequence);
+    }
+    CD_SAY(f->advice, "the run was alright until then: look at what became of the process, and at its machine");
+}
+
 static void report(state *s, uint32_t rank)
 {
     const rank_facts *r = cd_ranks_find(&s->ranks, rank);
@@ -229,14 +274,19 @@ static void report(state *s, uint32_t rank)
     bool hung = r->end == 2;
     /* A transport that notices that a peer has gone ends the wait with a failure of its own; had the peer stayed, the
     ** wait would have lasted for ever. */
-    bool left = root != NULL && c.length > 1 && root->has_ended && root->end == 0 && root->status == CDDP_OK;
-    if (!hung && (s->has_fault || root == NULL || !(r->has_timed_out || left))) return;
+    bool died = root != NULL && (root->end == 1 || root->end == 3);
+    bool left =
+        root != NULL && c.length > 1 && root->has_ended && ((root->end == 0 && root->status == CDDP_OK) || died);
+    int64_t inside = c.length == 1 && (r->is_waiting || r->has_given_up) ? stopped_inside(s, rank) : -1;
+    if (!hung && (s->has_fault || root == NULL || !(r->has_timed_out || left || inside >= 0))) return;
     cddp_event at = {.rank = rank, .step = r->step, .micro_step = r->micro_step, .sequence = r->wait_sequence};
     cddp_finding f = cd_finding_at(&s->scribe, &at);
     if (c.is_cycle) {
         report_cycle(s, &c, &f);
     } else if (c.length > 1 && root != NULL) {
         report_root(s, &c, &f);
+    } else if (inside >= 0) {
+        report_inside(s, rank, (uint32_t)inside, &f);
     } else {
         CD_SAY(f.title, "rank %u never comes back", rank);
         CD_SAY(f.expected, "it returns");
@@ -257,6 +307,13 @@ static void end(void *self)
         known += r->is_known;
         ended += r->is_known && r->has_ended;
         if (stuck < 0 && is_stuck(r)) stuck = i;
+    }
+    /* Who lost a peer that had given up is the second to fail; who waited in vain knows for whom. */
+    for (uint32_t i = 0; i < s->ranks.count; i++) {
+        const rank_facts *r = cd_ranks_find(&s->ranks, i);
+        if (!is_stuck(r) || !(r->end == 2 || r->has_timed_out)) continue;
+        stuck = i;
+        break;
     }
     if (known > 1 && ended == known && s->waits > 1)
         cd_scribe_exercise(&s->scribe, "%llu waits ended and the end of all %u ranks is known",

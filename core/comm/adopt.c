@@ -11,7 +11,10 @@
 typedef void (*any_fn)(void);
 _Static_assert(sizeof(any_fn) == sizeof(void *), "slots are read as pointers");
 
-#define SLOT(name) {#name, offsetof(cddp_backend, name)}
+#define SLOT(name)                                                                                                     \
+    {                                                                                                                  \
+#name, offsetof(cddp_backend, name)                                                                            \
+    }
 static const struct {
     const char *name;
     size_t offset;
@@ -40,9 +43,11 @@ static cddp_status nothing_missing(const cddp_backend *backend, cddp_error *err)
 
 cddp_status cd_backend_adopt(const cddp_backend *backend, cddp_backend *full, cddp_error *err)
 {
-    const char *name = backend->size >= offsetof(cddp_backend, capabilities) && backend->name != NULL ? backend->name : "?";
+    const char *name =
+        backend->size >= offsetof(cddp_backend, capabilities) && backend->name != NULL ? backend->name : "?";
     if (backend->abi != CDDP_BACKEND_ABI)
-        return cd_fail(err, CDDP_E_ARG, "backend %s speaks ABI %u; this library speaks %u", name, backend->abi, CDDP_BACKEND_ABI);
+        return cd_fail(err, CDDP_E_ARG, "backend %s speaks ABI %u; this library speaks %u", name, backend->abi,
+                       CDDP_BACKEND_ABI);
     if (name[0] == '\0' || name[0] == '?') return cd_fail(err, CDDP_E_ARG, "a backend without a name");
     /* abort and describe were the last slots of version 1, so a table may end before them. */
     if (backend->size < offsetof(cddp_backend, abort) || backend->size > sizeof *backend)
@@ -53,10 +58,14 @@ cddp_status cd_backend_adopt(const cddp_backend *backend, cddp_backend *full, cd
     for (size_t i = 0; i < sizeof required / sizeof required[0]; i++) {
         any_fn slot;
         memcpy(&slot, (const char *)&table + required[i].offset, sizeof slot);
-        if (slot == NULL) return cd_fail(err, CDDP_E_ARG, "backend %s lacks the required slot %s", name, required[i].name);
+        if (slot == NULL)
+            return cd_fail(err, CDDP_E_ARG, "backend %s lacks the required slot %s", name, required[i].name);
     }
     if (table.capabilities.world_size_max == 0)
         return cd_fail(err, CDDP_E_ARG, "backend %s declares no world size (capabilities.world_size_max is 0)", name);
+    const cddp_launcher *l = table.launcher;
+    if (l != NULL && (l->size != sizeof *l || l->command == NULL || l->identity == NULL || l->leave == NULL))
+        return cd_fail(err, CDDP_E_ARG, "backend %s has a launcher that lacks command, identity or leave", name);
     if (table.abort == NULL) table.abort = unsupported_abort;
     if (table.describe == NULL) table.describe = unsupported_describe;
     if (table.probe == NULL) table.probe = nothing_missing;

@@ -50,7 +50,7 @@ typedef struct cddp_collective {
     uint32_t size; /* sizeof(cddp_collective) known to the writer */
     cddp_op op;
     cddp_red_op reduce_op;
-    uint32_t root; /* rank within the group */
+    uint32_t root;     /* rank within the group */
     uint64_t sequence; /* position in the group's order of issue, assigned by cddp_group */
     uint64_t tag;
     double premultiplier; /* PREMUL_SUM */
@@ -79,24 +79,44 @@ typedef struct cddp_capabilities {
                          ** does; 0 together with any_device: goes through the device table alone */
     bool any_device;
     bool in_place;
-    bool async;          /* post returns before completion and progress needs no further calls */
+    bool async; /* post returns before completion and progress needs no further calls */
     cddp_order order;
     const char *algorithm; /* "gloo_ring", "flat", … meaningful with CDDP_ORDER_KNOWN */
     uint32_t world_size_max;
-    bool guards;         /* understands the group option guard=1: fingerprints before each collective */
-    bool launched;       /* its own launcher starts the ranks (mpirun): processes that cddp forks are no ranks of it */
+    bool guards; /* understands the group option guard=1: fingerprints before each collective */
 } cddp_capabilities;
 
 typedef struct cddp_group_spec {
     uint32_t size;
-    const char *name;      /* unique among live groups of the world */
-    uint32_t group_rank;   /* this process within the group */
+    const char *name;    /* unique among live groups of the world */
+    uint32_t group_rank; /* this process within the group */
     uint32_t group_size;
     const uint32_t *members; /* (group_size) world ranks in group order; borrowed during open */
-    uint64_t timeout_ns;   /* default of every operation; 0: the backend's (C10-05) */
-    uint32_t in_flight_max; /* bounded slots per rank; 0: unbounded */
-    const char *options;   /* backend-specific "key=value,…", or NULL */
+    uint64_t timeout_ns;     /* default of every operation; 0: the backend's (C10-05) */
+    uint32_t in_flight_max;  /* bounded slots per rank; 0: unbounded */
+    const char *options;     /* backend-specific "key=value,…", or NULL */
 } cddp_group_spec;
+
+/* How ranks come to be where a transport insists on starting them itself (mpirun): processes that cddp forks are no
+** ranks of it. */
+typedef const char *(*cddp_environment_fn)(const char *variable);
+
+typedef struct cddp_launcher {
+    uint32_t size;    /* sizeof(cddp_launcher) known to the writer */
+    const char *name; /* for reports: "mpirun of Open MPI" */
+    /* environment gives the value of a variable, or NULL: the program reads it, nobody else. */
+
+    /* (required) does: writes the words, one per line, that start world_size copies of a program on this machine; the
+    ** program and its arguments are put behind them. Lines NAME=VALUE in front are for its environment. blocks: no. */
+    cddp_status (*command)(uint32_t world_size, cddp_environment_fn environment, char *words, size_t words_bytes,
+                           cddp_error *err);
+    /* (required) does: says which rank this process is; false when this launcher did not start it. blocks: no.
+    ** *one_host: all ranks are on this machine. */
+    bool (*identity)(cddp_environment_fn environment, uint32_t *rank, uint32_t *world_size, bool *one_host);
+    /* (required) does: ends the transport in this process. called when: all groups are closed, on every rank.
+    ** blocks: until all ranks are there. */
+    void (*leave)(void);
+} cddp_launcher;
 
 typedef struct cddp_backend {
     uint32_t size; /* sizeof(cddp_backend) known to the writer */
@@ -107,8 +127,8 @@ typedef struct cddp_backend {
 
     /* (required) does: joins a group; every member calls it. blocks: until all are there or the time-out.
     ** ownership: *group is closed by close. */
-    cddp_status (*open)(const struct cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec,
-                        void **group, cddp_error *err);
+    cddp_status (*open)(const struct cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
+                        cddp_error *err);
     void (*close)(void *group); /* (required) accepts NULL; outstanding works are aborted */
 
     /* (required) does: starts one operation. blocks: no. ownership: *work goes back through release.
@@ -133,6 +153,8 @@ typedef struct cddp_backend {
     cddp_status (*probe)(const struct cddp_backend *backend, cddp_error *err);
     /* Where tensors of this backend are best kept: the device that the backend brings. (optional: NULL, cpu) */
     const cddp_device *device;
+    /* (optional: default NULL, cddp forks the ranks) */
+    const cddp_launcher *launcher;
 } cddp_backend;
 
 CDDP_API const char *cddp_op_name(cddp_op op); /* "allreduce" */

@@ -30,7 +30,7 @@ attempt(absent OK "backend gloo: off, Gloo was not found \\(Debian package libgl
 attempt(required ERROR "backend gloo was asked for, but Gloo was not found"
   -DCMAKE_DISABLE_FIND_PACKAGE_Gloo=ON -DCDDP_BACKEND_GLOO=ON)
 attempt(nonsense ERROR "CDDP_BACKEND_GLOO is 'MAYBE'; it must be AUTO, ON or OFF" -DCDDP_BACKEND_GLOO=MAYBE)
-attempt(default OK "backend self: built in" -DCDDP_BACKEND_GLOO=OFF -DCDDP_BACKEND_MPI=OFF)
+attempt(default OK "backend self: built in" -DCDDP_BACKEND_GLOO=OFF -DCDDP_BACKEND_MPI_OPENMPI=OFF -DCDDP_BACKEND_MPI_MPICH=OFF)
 file(STRINGS ${WORK}/default/CMakeCache.txt type REGEX "^CMAKE_BUILD_TYPE")
 if(NOT type MATCHES "=Release$")
   message(FATAL_ERROR "a plain configuration is ${type}, not a release build")

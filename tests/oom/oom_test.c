@@ -35,6 +35,17 @@ static cddp_status makes_solo_world(const cddp_allocator *a, void *argument, cdd
     return CDDP_OK;
 }
 
+static cddp_status makes_member_world(const cddp_allocator *a, void *argument, cddp_error *err)
+{
+    (void)argument;
+    cddp_member_world *world = NULL;
+    cddp_member_options options = {
+        .size = sizeof options, .world_size = 5, .address = "127.0.0.1:1/00", .allocator = a};
+    CD_TRY(cddp_member_world_open(&options, &world, err));
+    cddp_member_world_close(world);
+    return CDDP_OK;
+}
+
 static cddp_status makes_process_world(const cddp_allocator *a, void *argument, cddp_error *err)
 {
     (void)argument;
@@ -301,6 +312,7 @@ TEST(out_of_memory, no_constructor_leaves_anything_behind)
         uint64_t allocations_min; /* fewer would mean that the row tests nothing */
     } constructors[] = {
         {"cddp_solo_world_open", makes_solo_world, 1},
+        {"cddp_member_world_open", makes_member_world, 1},
         {"cddp_process_world_open", makes_process_world, 2},
         {"cddp_tracer_create", makes_tracer, 2},
         {"cddp_group_create", makes_group, 5},

@@ -76,7 +76,7 @@ TEST(inbox, a_header_that_no_rank_writes_is_refused)
 {
     static const struct {
         uint32_t kind, byte_count;
-    } headers[] = {{0, 4}, {3, 4}, {CD_PROCESS_MESSAGE, UINT32_MAX}, {0xdeadbeef, 0xdeadbeef}};
+    } headers[] = {{0, 4}, {4, 4}, {CD_PROCESS_MESSAGE, UINT32_MAX}, {0xdeadbeef, 0xdeadbeef}};
     for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++) {
         cd_test_row("kind %u, %u bytes", headers[i].kind, headers[i].byte_count);
         cddp_error err = CDDP_ERROR_INIT;

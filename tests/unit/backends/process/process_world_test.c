@@ -260,7 +260,8 @@ static cddp_status counts_time(cddp_rank *rank, void *argument, cddp_error *err)
     CD_TRY(rank->ops->sleep_ns(rank, 20 * MS, err));
     uint64_t slept = rank->ops->now_ns(rank) - before - computed;
     rank->ops->yield(rank);
-    cddp_choice choice = {.size = sizeof choice, .kind = CDDP_CHOICE_USER, .rank = rank->rank, .option_count = 5, .name = "x"};
+    cddp_choice choice = {
+        .size = sizeof choice, .kind = CDDP_CHOICE_USER, .rank = rank->rank, .option_count = 5, .name = "x"};
     if (rank->ops->choose(rank, &choice) != 0) return cd_fail(err, CDDP_E_STATE, "fifo is option 0");
     uint32_t flags = (computed >= 20 * MS) | (uint32_t)(slept >= 20 * MS) << 1;
     CD_TRY(cddp_process_send(rank, &flags, sizeof flags, err));
@@ -284,8 +285,8 @@ TEST(process_world, a_world_can_be_launched_again)
     cddp_error err = CDDP_ERROR_INIT;
     cddp_process_world *world = NULL;
     cddp_rank_result results[RANKS];
-    cddp_process_options options = {.size = sizeof options, .world_size = RANKS, .output = take_line,
-                                    .message = take_message, .context = &g};
+    cddp_process_options options = {
+        .size = sizeof options, .world_size = RANKS, .output = take_line, .message = take_message, .context = &g};
     assert_ok(cddp_process_world_open(&options, &world, &err), &err);
     assert_ok(cddp_process_world_ops()->launch(world, rank_two_is_killed, NULL, results, &err), &err);
     assert_int_equal(results[2].end, CDDP_RANK_KILLED);
@@ -323,10 +324,14 @@ static void see_event(void *self, const cddp_event *event)
     int64_t value = event->as.mark.value;
     assert_int_equal(event->kind, CDDP_EV_mark);
     assert_int_equal(event->step, value);
-    if (value % 2 == 0) assert_string_equal(event->text, "even");
-    else assert_null(event->text);
-    if (s->count == 0) s->first = value;
-    else s->in_order &= value == s->last + 1;
+    if (value % 2 == 0)
+        assert_string_equal(event->text, "even");
+    else
+        assert_null(event->text);
+    if (s->count == 0)
+        s->first = value;
+    else
+        s->in_order &= value == s->last + 1;
     s->last = value;
     s->count++;
 }
@@ -379,6 +384,108 @@ TEST(process_world, running_out_of_memory_leaves_no_memory_and_no_child_behind)
     assert_true(cd_test_oom_loop(open_and_launch, NULL) >= 4);
 }
 
+/* ---- a rank that reports by itself ---- */
+
+static void note_leave(void *context)
+{
+    (void)context;
+    puts("left in order");
+}
+
+static cddp_status run_member(cddp_rank_fn program, gathered *g, cddp_rank_result *result, cddp_error *err)
+{
+    const cddp_member_options member = {.size = sizeof member, .rank = 0, .world_size = 1, .leave = note_leave};
+    const cddp_process_options options = {.size = sizeof options,
+                                          .world_size = 1,
+                                          .output = take_line,
+                                          .message = take_message,
+                                          .context = g,
+                                          .grace_ns = 100 * MS,
+                                          .deadline_ns = 5000 * MS,
+                                          .hub_host = "127.0.0.1",
+                                          .member = &member};
+    cddp_process_world *world = NULL;
+    memset(g, 0, sizeof *g);
+    CD_TRY(cddp_process_world_open(&options, &world, err));
+    cddp_status status = cddp_process_world_ops()->launch(world, program, NULL, result, err);
+    cddp_process_world_close(world);
+    return status;
+}
+
+static cddp_status speaks(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    uint32_t value = 17;
+    (void)argument;
+    puts("hello");
+    assert_null(cddp_process_last_events(rank));
+    CD_TRY(cddp_process_send(rank, &value, sizeof value, err));
+    return CDDP_OK;
+}
+
+static cddp_status speaks_and_dies(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    CD_TRY(speaks(rank, argument, err));
+    cddp_process_note(rank, "about to die");
+    fflush(stdout);
+    raise(SIGKILL);
+    return CDDP_OK;
+}
+
+TEST(member_world, a_member_is_told_of_as_a_forked_rank_is_and_leaves_in_order)
+{
+    gathered g;
+    cddp_rank_result result;
+    cddp_error err = CDDP_ERROR_INIT;
+    assert_ok(run_member(speaks, &g, &result, &err), &err);
+    assert_int_equal(result.end, CDDP_RANK_RETURNED);
+    assert_int_equal(result.status, CDDP_OK);
+    assert_int_equal(g.message_count[0], 1);
+    assert_int_equal(g.messages[0][0], 17);
+    assert_string_equal(g.lines[0][0], "hello|left in order|");
+}
+
+TEST(member_world, one_that_dies_is_said_to_have_died_with_its_last_note)
+{
+    gathered g;
+    cddp_rank_result result;
+    cddp_error err = CDDP_ERROR_INIT;
+    assert_ok(run_member(speaks_and_dies, &g, &result, &err), &err);
+    assert_int_equal(result.end, CDDP_RANK_KILLED);
+    assert_int_equal(result.status, CDDP_E_ABORTED);
+    assert_string_equal(result.error.message,
+                        "rank 0 died: its connection ended without a result; its last note: about to die");
+    assert_int_equal(g.message_count[0], 1);
+    assert_string_equal(g.lines[0][0], "hello|");
+}
+
+TEST(member_world, a_command_that_starts_nobody_is_told_with_its_words)
+{
+    static const char *const command[] = {"/bin/sh", "-c", "echo no such cluster; exit 9", NULL};
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_rank_result results[RANKS];
+    cddp_process_world *world = NULL;
+    const cddp_process_options options = {.size = sizeof options, .world_size = RANKS, .command = command};
+    assert_ok(cddp_process_world_open(&options, &world, &err), &err);
+    assert_ok(cddp_process_world_ops()->launch(world, speaks, NULL, results, &err), &err);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        assert_int_equal(results[r].end, CDDP_RANK_CRASHED);
+        assert_int_equal(results[r].detail, 9);
+        assert_non_null(
+            strstr(results[r].error.message, "never reported; its launcher ended with code 9: no such cluster"));
+    }
+    cddp_process_world_close(world);
+}
+
+TEST(member_world, a_rank_without_a_way_to_its_launcher_is_refused)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_member_world *world = NULL;
+    const cddp_member_options lost = {.size = sizeof lost, .world_size = 1},
+                              beyond = {.size = sizeof beyond, .rank = 2, .world_size = 2};
+    assert_int_equal(cddp_member_world_open(&lost, &world, &err), CDDP_E_ARG);
+    assert_int_equal(cddp_member_world_open(&beyond, &world, &err), CDDP_E_ARG);
+}
+
 TEST(solo_world, launch_runs_the_program_here_as_the_rank_that_was_named)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -420,7 +527,8 @@ TEST(solo_world, a_rank_outside_the_world_is_refused)
     cddp_error err = CDDP_ERROR_INIT;
     cddp_solo_world *world = NULL;
     cddp_solo_options options = {.size = sizeof options, .rank = 4, .world_size = 4};
-    assert_fails(cddp_solo_world_open(&options, &world, &err), CDDP_E_ARG, &err, "rank 4 does not exist in a world of 4");
+    assert_fails(cddp_solo_world_open(&options, &world, &err), CDDP_E_ARG, &err,
+                 "rank 4 does not exist in a world of 4");
     cddp_solo_world_close(NULL);
 }
 
@@ -436,6 +544,10 @@ TEST_MAIN(ROW(process_world, every_rank_returns_and_its_messages_arrive_in_order
           ROW(process_world, a_world_can_be_launched_again),
           ROW(process_world, the_last_events_of_a_killed_rank_outlive_it), ROW(process_world, no_ranks_are_refused),
           ROW(process_world, running_out_of_memory_leaves_no_memory_and_no_child_behind),
+          ROW(member_world, a_member_is_told_of_as_a_forked_rank_is_and_leaves_in_order),
+          ROW(member_world, one_that_dies_is_said_to_have_died_with_its_last_note),
+          ROW(member_world, a_command_that_starts_nobody_is_told_with_its_words),
+          ROW(member_world, a_rank_without_a_way_to_its_launcher_is_refused),
           ROW(solo_world, launch_runs_the_program_here_as_the_rank_that_was_named),
           ROW(solo_world, its_clock_runs_and_its_choices_are_fifo),
           ROW(solo_world, a_rank_outside_the_world_is_refused))

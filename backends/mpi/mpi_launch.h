@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What launchers share: reading the numbers that they put into the environment, and writing a command. */
+#pragma once
+#include "cddp/backend.h"
+
+/* False when the variable is not there or holds no number. */
+bool cd_mpi_number(cddp_environment_fn environment, const char *variable, uint32_t *number);
+/* Appends one word; CDDP_E_LIMIT when the room is used up. */
+cddp_status cd_mpi_word(char *words, size_t words_bytes, const char *word, cddp_error *err) CDDP_MUST_CHECK;
+/* Appends NAME=VALUE unless the environment has NAME already: what a user set stays. */
+cddp_status cd_mpi_setting(cddp_environment_fn environment, char *words, size_t words_bytes, const char *setting,
+                           cddp_error *err) CDDP_MUST_CHECK;

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mpiexec of MPICH (Hydra). It takes more ranks than cores, and root, without being told. A rank that dies does not
+** make it end the others: who watches the ranks lets them say what they were waiting for, and ends them then.
+*/
+#include "backends/mpi/mpi_group.h"
+#include "backends/mpi/mpi_launch.h"
+#include "core/base/error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static cddp_status command(uint32_t world_size, cddp_environment_fn environment, char *words, size_t words_bytes,
+                           cddp_error *err)
+{
+    char number[16];
+    (void)environment;
+    words[0] = '\0';
+    CD_TRY(cd_mpi_word(words, words_bytes, CDDP_MPI_LAUNCHER, err));
+    CD_TRY(cd_mpi_word(words, words_bytes, "-disable-auto-cleanup", err));
+    CD_TRY(cd_mpi_word(words, words_bytes, "-n", err));
+    snprintf(number, sizeof number, "%u", world_size);
+    CD_TRY(cd_mpi_word(words, words_bytes, number, err));
+    return CDDP_OK;
+}
+
+static bool identity(cddp_environment_fn environment, uint32_t *rank, uint32_t *world_size, bool *one_host)
+{
+    uint32_t local = 0;
+    bool is_ours = (environment("PMI_FD") != NULL || environment("PMI_PORT") != NULL) &&
+                   cd_mpi_number(environment, "PMI_RANK", rank) && cd_mpi_number(environment, "PMI_SIZE", world_size);
+    if (!is_ours) return false;
+    *one_host = cd_mpi_number(environment, "MPI_LOCALNRANKS", &local) && local == *world_size;
+    return true;
+}
+
+const cddp_launcher cd_mpi_launcher = {.size = sizeof cd_mpi_launcher,
+                                       .name = "mpiexec of MPICH (" CDDP_MPI_LAUNCHER ")",
+                                       .command = command,
+                                       .identity = identity,
+                                       .leave = cd_mpi_leave};

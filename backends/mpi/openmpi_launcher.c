@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mpirun of Open MPI.
+**
+** Ranks yield the processor while they wait, are not bound to cores and use shared memory: a verification has more
+** ranks than cores as a rule. mpirun refuses root unless told twice, and more ranks than cores unless told; it is told
+** only where it matters. A rank that dies does not make it end the others: who watches the ranks lets them say what
+*they were
+** waiting for, and ends them then. A setting that the environment has already stays as it is.
+*/
+#define _POSIX_C_SOURCE 200809L
+#include "backends/mpi/mpi_group.h"
+#include "backends/mpi/mpi_launch.h"
+#include "core/base/error.h"
+#include "core/base/os.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static cddp_status command(uint32_t world_size, cddp_environment_fn environment, char *words, size_t words_bytes,
+                           cddp_error *err)
+{
+    static const char *const settings[] = {"OMPI_MCA_mpi_yield_when_idle=1", "OMPI_MCA_hwloc_base_binding_policy=none",
+                                           "OMPI_MCA_pml=ob1", "OMPI_MCA_btl=self,vader",
+                                           "OMPI_MCA_oob_tcp_if_include=lo"};
+    char number[16];
+    words[0] = '\0';
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
+        CD_TRY(cd_mpi_setting(environment, words, words_bytes, settings[i], err));
+    CD_TRY(cd_mpi_word(words, words_bytes, CDDP_MPI_LAUNCHER, err));
+    CD_TRY(cd_mpi_word(words, words_bytes, "-q", err));
+    CD_TRY(cd_mpi_word(words, words_bytes, "--enable-recovery", err));
+    if (geteuid() == 0) CD_TRY(cd_mpi_word(words, words_bytes, "--allow-run-as-root", err));
+    if (world_size > cd_os_core_count()) CD_TRY(cd_mpi_word(words, words_bytes, "--oversubscribe", err));
+    CD_TRY(cd_mpi_word(words, words_bytes, "-n", err));
+    snprintf(number, sizeof number, "%u", world_size);
+    CD_TRY(cd_mpi_word(words, words_bytes, number, err));
+    return CDDP_OK;
+}
+
+/* srun with PMIx or PMI2 starts ranks too, and says so in words of its own. */
+static bool identity(cddp_environment_fn environment, uint32_t *rank, uint32_t *world_size, bool *one_host)
+{
+    uint32_t local = 0;
+    if (cd_mpi_number(environment, "OMPI_COMM_WORLD_RANK", rank) &&
+        cd_mpi_number(environment, "OMPI_COMM_WORLD_SIZE", world_size)) {
+        *one_host = cd_mpi_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", &local) && local == *world_size;
+        return true;
+    }
+    bool is_step =
+        environment("SLURM_STEP_ID") != NULL &&
+        (environment("PMIX_RANK") != NULL || environment("PMI2_VERSION") != NULL || environment("PMI_FD") != NULL);
+    if (!is_step || !cd_mpi_number(environment, "SLURM_PROCID", rank) ||
+        !cd_mpi_number(environment, "SLURM_NTASKS", world_size))
+        return false;
+    *one_host = cd_mpi_number(environment, "SLURM_NNODES", &local) && local == 1;
+    return true;
+}
+
+const cddp_launcher cd_mpi_launcher = {.size = sizeof cd_mpi_launcher,
+                                       .name = "mpirun of Open MPI (" CDDP_MPI_LAUNCHER ")",
+                                       .command = command,
+                                       .identity = identity,
+                                       .leave = cd_mpi_leave};
