@@ -2,6 +2,8 @@
 /* The simulator's speed: fiber switches, collectives at once, rings as graphs, rings as messages, growth.
 **
 ** Usage: sim_bench [ranks]
+**        sim_bench ring [ranks]     one ring of 100 MiB as a graph, then as messages; CPU milliseconds last on the line, for
+**                                   smpi_compare.sh
 **        sim_bench scale [ranks]    one iteration's buckets of ResNet-50 and GPT-2-1.5B, from 64 ranks upwards
 ** One line per measurement: what, how many, CPU time, rate.
 ** CPU time, because one thread does it all, and the machine may have other things to do. */
@@ -139,8 +141,28 @@ static void bench_scale(uint32_t ranks_max)
             }
 }
 
+static void bench_ring(uint32_t ranks)
+{
+    for (int transport = CD_SIM_MODEL; transport <= CD_SIM_MESSAGES; transport++) {
+        cd_sim_config config = CD_SIM_CONFIG_INIT;
+        config.world_size = ranks;
+        config.stack_bytes = 65536;
+        config.algorithm = CD_ALGORITHM_ring;
+        config.transport = (cd_sim_transport)transport;
+        config.network.inter = (cd_link){"", 10000, 12500000000, 0};
+        uint64_t start = cpu_ns();
+        run(transport == CD_SIM_MODEL ? "model" : "messages", config, (job){.rounds = 1, .numel = 26214400}, "messages",
+            2.0 * (ranks - 1));
+        printf("%.4f\n", (double)(cpu_ns() - start) / 1e6); /* creation included, as SMPI's start is */
+    }
+}
+
 int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "ring") == 0) {
+        bench_ring(argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 256);
+        return 0;
+    }
     if (argc > 1 && strcmp(argv[1], "scale") == 0) {
         bench_scale(argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 16384);
         return 0;
