@@ -347,11 +347,12 @@ static cddp_status cuda_orthonormalize(const cddp_tensor *matrix, double epsilon
                            .epsilon = epsilon,
                            .partials = partials};
     cudaStream_t on = cd_cuda_stream(cuda, stream);
-    cddp_status status =
-        cd_cuda_check((cudaError_t)cd_cuda_launch_basis(&basis, on), "starting an orthonormalisation", err);
-    /* Scratch belongs to the default stream; another one is waited for before the scratch goes back. */
-    if (on != cuda->stream && cd_cuda_synchronize(cuda, on, "orthonormalize", NULL) != CDDP_OK && status == CDDP_OK)
-        status = cd_fail(err, CDDP_E_BACKEND, "orthonormalize: the stream failed");
+    cddp_status status = CDDP_OK;
+    /* Scratch belongs to the default stream, before and afterwards; for another one the host sees to it. */
+    if (on != cuda->stream) CD_TRY_OUT(cd_cuda_synchronize(cuda, cuda->stream, "orthonormalize", err));
+    CD_TRY_OUT(cd_cuda_check((cudaError_t)cd_cuda_launch_basis(&basis, on), "starting an orthonormalisation", err));
+    if (on != cuda->stream) CD_TRY_OUT(cd_cuda_synchronize(cuda, on, "orthonormalize", err));
+out:
     cd_cuda_give(cuda, bytes, partials);
     return status;
 }

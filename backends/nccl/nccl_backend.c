@@ -491,6 +491,8 @@ static cddp_status buffers_take(cd_nccl_group *g, cddp_error *err)
     CD_TRY(cd_cuda_take(g->cuda, bytes, &g->guard_device, err));
     CD_TRY(cd_cuda_take_pinned(g->cuda, bytes, &g->guard_host, err));
     CD_TRY(cd_cuda_take(g->cuda, sizeof(int32_t), &g->flag, err));
+    /* Pooled memory belongs to the default stream, which may not be through with it. */
+    CD_TRY(cd_cuda_synchronize(g->cuda, g->cuda->stream, "opening a group", err));
     CD_TRY(cd_cuda_check(cudaMemsetAsync(g->flag, 0, sizeof(int32_t), g->stream), "cudaMemsetAsync", err));
     return CDDP_OK;
 }
