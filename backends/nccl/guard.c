@@ -6,7 +6,7 @@
 */
 #include "backends/nccl/nccl_group.h"
 
-#include "backends/fingerprint.h"
+#include "backends/call_fingerprint.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
 
@@ -37,7 +37,7 @@ static cddp_status wait_stream(cd_nccl_group *g, const cd_nccl_work *w, cddp_err
 
 cddp_status cd_nccl_guard(cd_nccl_group *g, const cd_nccl_work *w, cddp_error *err)
 {
-    cd_fingerprint mine = cd_fingerprint_of(&w->call, g->size);
+    cd_call_fingerprint mine = cd_call_fingerprint_of(&w->call, g->size);
     char *all = g->guard_device, *own = all + g->size * sizeof mine;
     memcpy(g->guard_host, &mine, sizeof mine);
     CD_TRY(cd_cuda_check(cudaMemcpyAsync(own, g->guard_host, sizeof mine, cudaMemcpyHostToDevice, g->stream),
@@ -47,6 +47,6 @@ cddp_status cd_nccl_guard(cd_nccl_group *g, const cd_nccl_work *w, cddp_error *e
     CD_TRY(cd_cuda_check(cudaMemcpyAsync(g->guard_host, all, g->size * sizeof mine, cudaMemcpyDeviceToHost, g->stream),
                          "cudaMemcpyAsync", err));
     CD_TRY(wait_stream(g, w, err));
-    CD_TRY(cd_fingerprint_agree(g->guard_host, g->members, g->rank, g->size, err));
+    CD_TRY(cd_call_fingerprint_agree(g->guard_host, g->members, g->rank, g->size, err));
     return CDDP_OK;
 }

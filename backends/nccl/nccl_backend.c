@@ -21,7 +21,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "backends/nccl/nccl_group.h"
 
-#include "backends/fingerprint.h"
+#include "backends/call_fingerprint.h"
 #include "cddp/plugin.h"
 #include "core/base/alloc.h"
 #include "core/base/assert.h"
@@ -487,7 +487,7 @@ static cddp_status parent_find(const cd_nccl_group *g, const cd_nccl_group **par
 
 static cddp_status buffers_take(cd_nccl_group *g, cddp_error *err)
 {
-    const size_t bytes = (g->size + 1) * sizeof(cd_fingerprint);
+    const size_t bytes = (g->size + 1) * sizeof(cd_call_fingerprint);
     CD_TRY(cd_cuda_take(g->cuda, bytes, &g->guard_device, err));
     CD_TRY(cd_cuda_take_pinned(g->cuda, bytes, &g->guard_host, err));
     CD_TRY(cd_cuda_take(g->cuda, sizeof(int32_t), &g->flag, err));
@@ -552,7 +552,7 @@ static void nccl_close(void *group)
         g->free_works = w->next;
         work_destroy(g, w);
     }
-    const size_t bytes = (g->size + 1) * sizeof(cd_fingerprint);
+    const size_t bytes = (g->size + 1) * sizeof(cd_call_fingerprint);
     if (g->cuda->is_open) {
         cd_cuda_give(g->cuda, bytes, g->guard_device);
         cd_cuda_give_pinned(g->cuda, bytes, g->guard_host);

@@ -7,18 +7,18 @@
 #pragma once
 #include "cddp/backend.h"
 
-#define CD_FINGERPRINT_MAGIC UINT32_C(0x70644463)
+#define CD_CALL_FINGERPRINT_MAGIC UINT32_C(0x70644463)
 
 /* No padding: members compare bytes. */
-typedef struct cd_fingerprint {
+typedef struct cd_call_fingerprint {
     uint32_t magic, op, reduce_op, root, dtype, reserved;
     uint64_t sequence;
     int64_t numel;   /* of what every member holds, whatever its role; -1 where shares differ */
     uint64_t counts; /* digest; 0 for equal shares */
-} cd_fingerprint;
+} cd_call_fingerprint;
 
-cd_fingerprint cd_fingerprint_of(const cddp_collective *call, uint32_t group_size);
+cd_call_fingerprint cd_call_fingerprint_of(const cddp_collective *call, uint32_t group_size);
 /* all: (group_size) in group order; members: (group_size) world ranks, for the message. Fails with CDDP_E_MISMATCH
 ** naming both sides of the first difference. */
-cddp_status cd_fingerprint_agree(const cd_fingerprint *all, const uint32_t *members, uint32_t group_rank,
-                                 uint32_t group_size, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_call_fingerprint_agree(const cd_call_fingerprint *all, const uint32_t *members, uint32_t group_rank,
+                                      uint32_t group_size, cddp_error *err) CDDP_MUST_CHECK;
