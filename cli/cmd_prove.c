@@ -371,7 +371,7 @@ static void put_refuted(cd_text *text, const prove_command *c)
         for (uint32_t k = 0; k < w->counterexample.digit_count; k++) deviations += w->counterexample.digits[k] != 0;
         cd_text_printf(text,
                        "  two ranks   rank %" PRIu32 ", with %" PRIu32
-                       " gradient%s out of the engine's order in its backward %" PRIu32 ", against any other rank%s\n",
+                       " gradient%s out of the engine's order in backward %" PRIu32 " (from 0), against any other rank%s\n",
                        p->parting_rank, deviations, deviations == 1 ? "" : "s", w->counterexample.window,
                        w->is_shortest ? "; no fewer do" : "");
         if (w->message[0] != '\0') {

@@ -46,7 +46,13 @@ expect 0 "$verify" prove "$scenarios/proofs/find_unused.toml"
 says "12,899,450,880,000 schedules"
 says "about 1.29e+13 schedules"
 
+claim="the exhaustive search over whole worlds comes to the same, with one outcome"
+expect 0 "$verify" explore "$scenarios/proofs/find_unused.toml" --strategy exhaustive
+says "1 outcome"
+says "exhaustive: every combination of choices was tried"
+
 claim="what a proof assumes is printed with it"
+expect 0 "$verify" prove "$scenarios/proofs/find_unused.toml"
 says "assumes"
 says "no faults"
 says "any ranks"
