@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpiexec of MPICH (Hydra). It takes more ranks than cores, and root, without being told. A rank that dies does not
-** make it end the others: who watches the ranks lets them say what they were waiting for, and ends them then.
+/* mpiexec of MPICH (Hydra). It takes more ranks than cores, and root, without being told. When a rank dies it ends the
+** others at once, and says which process was the first; told not to (-disable-auto-cleanup), it loses its own proxy.
 */
 #include "backends/mpi/mpi_group.h"
 #include "backends/mpi/mpi_launch.h"
@@ -16,7 +16,6 @@ static cddp_status command(uint32_t world_size, cddp_environment_fn environment,
     (void)environment;
     words[0] = '\0';
     CD_TRY(cd_mpi_word(words, words_bytes, CDDP_MPI_LAUNCHER, err));
-    CD_TRY(cd_mpi_word(words, words_bytes, "-disable-auto-cleanup", err));
     CD_TRY(cd_mpi_word(words, words_bytes, "-n", err));
     snprintf(number, sizeof number, "%u", world_size);
     CD_TRY(cd_mpi_word(words, words_bytes, number, err));

@@ -49,7 +49,7 @@
 #define POLL_NS UINT64_C(50000000)
 /* A launcher whose ranks have all ended ends by itself, soon; one whose ranks were killed is asked to, then made to. */
 #define LEAVE_PATIENCE_NS UINT64_C(6000000000)
-#define LOSS_PATIENCE_NS UINT64_C(200000000)
+#define LOSS_PATIENCE_NS UINT64_C(500000000)
 #define END_PATIENCE_NS UINT64_C(500000000)
 
 /* One rank as the launcher sees it. */
@@ -378,7 +378,7 @@ static bool is_lost(watched *r)
     if (r->has_result || !has_arrived(r) || r->child.fds[CD_OS_PIPE_RESULT] >= 0) return false;
     if (r->lost_ns == 0) r->lost_ns = now;
     if (w->first_lost_ns == 0) w->first_lost_ns = now;
-    return w->starter_ended || now - w->first_lost_ns > LOSS_PATIENCE_NS;
+    return w->accused >= 0 || w->starter_ended || now - w->first_lost_ns > LOSS_PATIENCE_NS;
 }
 
 static cddp_status watch_member(watched *r, cddp_error *err)
