@@ -83,13 +83,15 @@ static cddp_status prepare_copy(cd_reducer *r, size_t variable, const cddp_tenso
     return CDDP_OK;
 }
 
-/* OIB-01: the optimizer steps on the slice of the result; afterwards a managed gradient is undefined again. */
+/* OIB-01: the optimizer steps on the slice of the result, which is the final gradient; afterwards a managed gradient is
+** undefined again. */
 static cddp_status step_in_backward(cd_reducer *r, size_t variable, const cddp_tensor *result, cddp_error *err)
 {
     const cd_variable *v = &r->module->variables[variable];
     cddp_grad *grad = v->grad;
     grad->kind = CDDP_GRAD_DENSE;
     grad->value = cd_bucket_view_of(&r->buckets, r->buckets.slot_of[variable], result);
+    emit_final(r, variable, false);
     cddp_status status = r->optimizer.step(r->optimizer.context, variable, grad, err);
     cddp_grad_drop(grad);
     CD_TRY(status);
@@ -170,7 +172,8 @@ static cddp_status complete_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error 
         uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
         bool is_unused = false;
         CD_TRY(is_globally_unused(r, v, &is_unused, err));
-        emit_final(r, v, is_unused);
+        bool has_stepped = !r->writes_back && r->optimizer_managed[v] && !is_unused;
+        if (!has_stepped) emit_final(r, v, is_unused);
     }
     return CDDP_OK;
 }

@@ -36,10 +36,15 @@ typedef struct verdict {
 } verdict;
 
 /* Whether dividing the lowest bit leaves the format: then even a division by a power of two may round. */
+static double underflow_of(const cd_sum_rule *rule)
+{
+    return rule->underflow > 0 ? rule->underflow : cd_dtype_underflow(rule->dtype);
+}
+
 static bool underflows(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i)
 {
     return sum->low[i] != INT32_MAX &&
-           ldexp(1, sum->low[i]) < (double)rule->divisor * 2 * cd_dtype_underflow(rule->dtype);
+           ldexp(1, sum->low[i]) < (double)rule->divisor * 2 * underflow_of(rule);
 }
 
 /* Half the distance to the neighbour on the side on which the exact quotient lies; at a power of two the inner one is
@@ -64,7 +69,7 @@ static verdict judge_element(const cd_wide_sum *sum, const cd_sum_rule *rule, si
         !underflows(sum, rule, i))
         return (verdict){0, error == 0 ? 0 : INFINITY, true};
     double bound = cd_gamma(rule->dtype, rule->roundings) * (magnitude / (double)rule->divisor) * (1 + 0x1p-40) +
-                   (double)rule->addends * cd_dtype_underflow(rule->dtype);
+                   (double)rule->addends * underflow_of(rule);
     return (verdict){bound, error <= bound ? 0 : bound > 0 ? error / bound : INFINITY, false};
 }
 

@@ -32,5 +32,6 @@ typedef struct cd_sum_rule {
     uint64_t addends;       /* results that may underflow, each by η */
     bool rounded_once;      /* within half a unit in the last place, whatever the other rules */
     bool division_is_exact; /* no rounding in the division: it happened before (divisor 1), or by a power of two */
+    double underflow;       /* of one operation, where some step has a narrower range than dtype; 0: dtype's */
 } cd_sum_rule;
 cd_comparison cd_compare_sum(const cd_wide_sum *sum, const double *actual, const cd_sum_rule *rule);

@@ -5,6 +5,8 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 
+#include <math.h>
+
 /* ---- link 3: the local gradient is what one process computes on the same samples ---- */
 
 static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_t i, const cddp_grad *replica,
@@ -91,8 +93,9 @@ static cddp_status judge_reduced(cd_oracle *o, const cd_oracle_reduction *r, con
     uint64_t casts = r->wire != CDDP_DTYPE_COUNT && !delayed;
     cddp_dtype dtype = casts ? r->wire : o->parameters[i].dtype;
     /* Local gradients were added up in a dtype of their own: the whole sum is no finer than the coarsest step. */
-    bool is_low = r->accumulates_low && !delayed && cd_dtype_precision(r->local) < cd_dtype_precision(dtype);
-    cddp_dtype coarsest = is_low ? r->local : dtype;
+    bool is_low = r->accumulates_low && !delayed;
+    cddp_dtype coarsest = is_low && cd_dtype_precision(r->local) < cd_dtype_precision(dtype) ? r->local : dtype;
+    double underflow = is_low ? fmax(cd_dtype_underflow(r->local), cd_dtype_underflow(dtype)) : 0;
     bool divided = w->divided && (!casts || w->division == CD_ORACLE_DIVISION_CAST);
     cd_sum_rule reduction = {.dtype = dtype,
                              .divisor = divided ? 1 : r->divisor,
@@ -101,6 +104,7 @@ static cddp_status judge_reduced(cd_oracle *o, const cd_oracle_reduction *r, con
                              .rounded_once = r->rounded_once,
                              .division_is_exact = divided || cd_is_power_of_two(r->divisor)};
     cd_sum_rule mathematics = {.dtype = coarsest,
+                               .underflow = underflow,
                                .divisor = r->divisor,
                                .addends = o->options.world_size + depth + w->parts,
                                .roundings = p->samples.push_count + depth + 2 + casts,

@@ -8,7 +8,8 @@
 ** the batch can round either, and equality is bitwise. A sample's gradient that is itself a rounded sum (a module
 ** used twice, a sum over positions) may be associated differently inside a batch, so its bits are not an addend of
 ** the batch's gradient. Once the processor's flags show such rounding the addends are whole micro-batches, which
-** link 3 has shown to be the rank's own bits, and only sums over micro-steps and ranks are bounded. */
+** link 3 has shown to be the rank's own bits, and only sums over micro-steps and ranks are bounded. Where gradients are
+** cast to a narrower dtype as they are made, the cast rounds without a flag: there the caller says so (sample_wise). */
 #include "core/oracle/window.h"
 
 #include "core/base/alloc.h"

@@ -109,6 +109,9 @@ static void check_settings(contradictions *c, const cddp_plan_settings *s)
     if (s->clip.place == 2 && !s->amp.enable) {
         tell(c, "clip.place", "clip.place = \"before_unscale\" needs amp.enable: there is nothing to unscale");
     }
+    if (s->model.dtype == CDDP_F64 && s->mixed_precision.param_dtype > 0) {
+        tell(c, "mixed_precision.param_dtype", "model.dtype = \"f64\" computes in f64: mixed_precision.param_dtype casts to what computes in f32");
+    }
     if (s->train.objective != 0 && s->train.loss == 0) {
         tell(c, "train.objective", "train.objective compares with a normalised loss: train.loss = \"dyadic\" gives samples weights of its own");
     }

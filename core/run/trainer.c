@@ -330,9 +330,13 @@ void cd_trainer_drop(cd_trainer *t)
 
 /* ---- the oracle ---- */
 
-static bool model_is_sample_wise(const cd_module *module)
+/* Statistics of a batch live in buffers. A gradient that is cast rounds once per batch and not once per sample, without
+** the processor's flag telling. See Note [Addends of the reference] */
+static bool model_is_sample_wise(const cd_trainer *t, const cd_module *module)
 {
-    return module->buffer_count == 0; /* statistics of a batch live in buffers */
+    const cddp_dtype dtype = (cddp_dtype)t->settings.model.dtype;
+    return module->buffer_count == 0 && dtype != CDDP_F16 && dtype != CDDP_BF16 &&
+           t->settings.mixed_precision.param_dtype == 0;
 }
 
 static cd_oracle_path path_of(const cd_trainer *t, size_t parameter)
@@ -377,7 +381,7 @@ static cddp_status make_oracle(cd_trainer *t, cddp_error *err)
                                        .share = t->options.share,
                                        .tracer = t->tracer,
                                        .allocator = t->allocator,
-                                       .sample_wise = model_is_sample_wise(module),
+                                       .sample_wise = model_is_sample_wise(t, module),
                                        .separate = t->settings.ddp.accumulate_in_hook,
                                        .exact_inputs = t->settings.model.exact};
     CD_TRY_OUT(cd_oracle_create(&options, &t->oracle, err));

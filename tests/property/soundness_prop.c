@@ -55,19 +55,26 @@ enum {
     DEVICE,
     STEPS,
     BRANCH,
+    MIXED,
+    REDUCE,
+    IN_BACKWARD,
+    OBJECTIVE,
+    DELAYED,
+    CREATE_GRAPH,
+    REPLACE,
     FEATURES
 };
 
 static const feature features[FEATURES] = {
     [WORLD] = {"world.size", {"1", "2", "3", "4", "5"}},
     [MODEL] = {"model.name", {"mlp", "chain", "cnn", "branchy", "tied_lm", "transformer", "gan", "params"}},
-    [DTYPE] = {"model.dtype", {"f32", "f64"}},
+    [DTYPE] = {"model.dtype", {"f32", "f64", "bf16"}},
     [EXACT] = {"model.exact", {"true", "false"}},
     [OPTIMIZER] = {"optimizer.0.kind", {"sgd", "adam", "adamw", "adagrad"}},
     [MOMENTUM] = {"optimizer.0.momentum", {"", "0.5"}},
     [MICROS] = {"train.micro_steps", {"1", "2", "3"}},
     [ZERO_GRAD] = {"train.zero_grad", {"none", "zero", "keep"}},
-    [LOSS] = {"train.loss", {"dyadic", "mean", "sum"}},
+    [LOSS] = {"train.loss", {"dyadic", "mean", "sum", "token_mean", "global_mean", "global_token_mean"}},
     [CAP] = {"ddp.bucket_cap_mb", {"", "0.0001", "0.0005"}},
     [UNUSED] = {"ddp.find_unused_parameters", {"false", "true"}},
     [VIEW] = {"ddp.gradient_as_bucket_view", {"false", "true"}},
@@ -86,6 +93,13 @@ static const feature features[FEATURES] = {
     [DEVICE] = {"model.device", {"cpu", "symbol"}},
     [STEPS] = {"train.steps", {"1", "2", "3"}},
     [BRANCH] = {"when.0.branch", {"", "1"}},
+    [MIXED] = {"mixed_precision.param_dtype", {"none", "bf16", "f16"}},
+    [REDUCE] = {"mixed_precision.reduce_dtype", {"none", "f32", "bf16"}},
+    [IN_BACKWARD] = {"optimizer.0.in_backward", {"false", "true"}},
+    [OBJECTIVE] = {"train.objective", {"as_written", "mean", "token_mean"}},
+    [DELAYED] = {"ddp.delay_all_reduce_named_params", {"", "out.*"}},
+    [CREATE_GRAPH] = {"when.0.create_graph", {"", "true"}},
+    [REPLACE] = {"when.0.replace_buffers", {"", "true"}},
 };
 
 typedef struct draw {
@@ -104,6 +118,28 @@ static const char *value_of(const draw *d, size_t f) { return features[f].levels
 
 static bool is(const draw *d, size_t f, const char *value) { return strcmp(value_of(d, f), value) == 0; }
 
+/* What wants the hook's slot, and what goes around it. */
+static bool makes_sense_beside_hooks(const draw *d)
+{
+    const bool casts = !is(d, MIXED, "none") || !is(d, REDUCE, "none"), delays = !is(d, DELAYED, "");
+    const bool in_backward = is(d, IN_BACKWARD, "true");
+    if (casts && (is(d, DEVICE, "symbol") || !is(d, HOOK, "") || is(d, VIEW, "true") || !is(d, DTYPE, "f32")))
+        return false; /* MIX-05 */
+    if (in_backward && (casts || !is(d, HOOK, "") || is(d, AMP, "true") || is(d, CLIP, "1"))) return false; /* OIB-01 */
+    if (delays && (!is(d, MODEL, "mlp") || !is(d, MICROS, "1") || is(d, JOIN, "true") || in_backward || !is(d, READY, "engine")))
+        return false; /* DEL-03; the trigger's gradient is the last (DEL-05) */
+    return true;
+}
+
+/* The loss computes the objective: the same counts, or counts that are equal everywhere. */
+static bool makes_sense_as_a_loss(const draw *d)
+{
+    if (is(d, OBJECTIVE, "as_written")) return true;
+    if (is(d, JOIN, "true")) return false;
+    if (is(d, OBJECTIVE, "mean")) return is(d, LOSS, "mean") || is(d, LOSS, "global_mean");
+    return is(d, LOSS, "token_mean") || is(d, LOSS, "global_token_mean");
+}
+
 /* Combinations that are no valid program, or that the single-process reference does not declare. */
 static bool makes_sense(const draw *d)
 {
@@ -116,12 +152,12 @@ static bool makes_sense(const draw *d)
                    is(d, MOMENTUM, "0.5") || is(d, MODEL, "transformer")))
         return false;
     if (is(d, MOMENTUM, "0.5") && !is(d, OPTIMIZER, "sgd")) return false;
-    if (casts && is(d, DTYPE, "f64")) return false;
+    if (casts && !is(d, DTYPE, "f32")) return false;
     if (is(d, DIVIDE, "false") && !is(d, JOIN, "true")) return false;
     if (is(d, JOIN, "true") && !is(d, OPTIMIZER, "sgd"))
         return false; /* step counters of joined ranks stand still (INT-01) */
     if (is(d, CHOOSER, "fifo") && is(d, READY, "chosen")) return false;
-    return true;
+    return makes_sense_beside_hooks(d) && makes_sense_as_a_loss(d);
 }
 
 /* The plan, or NULL when the reader refuses the combination. */
@@ -129,17 +165,22 @@ static cddp_plan *plan_of(const draw *d)
 {
     static const char joins[] = "[[rank]]\nranks = \"1%2\"\n[rank.data]\ninputs = 1\n" /* odd ranks run out of inputs */
                                 "[join]\nbroadcast_optimizer_state = true\n"; /* without it replicas part (INT-01) */
+    static const char triggers[] = "[ddp]\nparam_to_hook_all_reduce = \"layers.0.weight\"\n";
+    static const char even_steps[] = "[[when]]\nsteps = \"0%2\"\n"; /* even steps differ */
     static const char branches[] = "[[when]]\nranks = \"1%2\"\nbranch = 1\n"; /* odd ranks go another way */
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
-    char text[512], sets[FEATURES + 1][96];
+    char text[768], sets[FEATURES + 1][96];
     const char *list[FEATURES + 1];
     size_t count = 0;
-    snprintf(text, sizeof text, "schema = 1\ntitle = \"drawn\"\n%s%s", is(d, JOIN, "true") ? joins : "",
+    const bool has_even_steps = is(d, CREATE_GRAPH, "true") || is(d, REPLACE, "true");
+    snprintf(text, sizeof text, "schema = 1\ntitle = \"drawn\"\n%s%s%s%s%s%s", is(d, DELAYED, "") ? "" : triggers,
+             is(d, JOIN, "true") ? joins : "", has_even_steps ? even_steps : "",
+             is(d, CREATE_GRAPH, "true") ? "create_graph = true\n" : "", is(d, REPLACE, "true") ? "replace_buffers = true\n" : "",
              is(d, BRANCH, "1") ? branches : "");
     snprintf(sets[count++], sizeof sets[0], "world.seed=%llu", (unsigned long long)(d->seed % 1000000));
     for (size_t f = 0; f < FEATURES; f++)
-        if (f != BRANCH && value_of(d, f)[0] != '\0')
+        if (f != BRANCH && f != CREATE_GRAPH && f != REPLACE && value_of(d, f)[0] != '\0')
             snprintf(sets[count++], sizeof sets[0], "%s=%s", features[f].key, value_of(d, f));
     for (size_t i = 0; i < count; i++) list[i] = sets[i];
     cd_reader_options options = {.sets = list, .set_count = count};
@@ -212,6 +253,9 @@ static void draw_plan(cd_prng *prng, draw *d)
         /* Rare features stay rare, so that the common ones meet each other as well. */
         if (!cd_prng_chance(prng, 1, 4)) d->level[DEVICE] = 0;
         if (!cd_prng_chance(prng, 1, 3)) d->level[JOIN] = d->level[DIVIDE] = 0;
+        if (!cd_prng_chance(prng, 1, 3)) d->level[MIXED] = d->level[REDUCE] = 0;
+        if (!cd_prng_chance(prng, 1, 3)) d->level[IN_BACKWARD] = 0;
+        if (!cd_prng_chance(prng, 1, 3)) d->level[OBJECTIVE] = 0;
         if (cd_prng_chance(prng, 1, 2)) d->level[MODEL] = (uint32_t)cd_prng_below(prng, 4);
     } while (!makes_sense(d));
 }
