@@ -90,7 +90,7 @@ static uint32_t choose(void *self, const cddp_choice *choice, cd_place place)
 typedef struct lane {
     cddp_parameter parameters[BUCKETS_MAX];
     cddp_grad grads[BUCKETS_MAX];
-    char names[BUCKETS_MAX][8];
+    char names[BUCKETS_MAX][16];
     cddp_group *group;
     cddp_ddp *ddp;
 } lane;
