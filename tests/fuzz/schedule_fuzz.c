@@ -42,7 +42,7 @@ static void replay(const char *text)
         cddp_choice choice = {.size = sizeof choice, .option_count = 2 + (uint32_t)(i % 5)};
         if (chooser.choose(chooser.self, &choice, (cd_place){.number = i}) >= choice.option_count) abort();
     }
-    if (chooser.finish != NULL) (void)chooser.finish(chooser.self, 64, &err);
+    if (chooser.finish != NULL) (void)chooser.finish(chooser.self, (cd_place){.number = 64}, &err);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t byte_count)
