@@ -11,20 +11,10 @@
 */
 #include "backends/gloo/gloo_group.h"
 
+#include "backends/call_fingerprint.h"
 #include "core/base/error.h"
-#include "core/base/hash.h"
 
-#include <stdio.h>
 #include <string.h>
-
-#define FINGERPRINT_MAGIC UINT32_C(0x70644463)
-
-typedef struct fingerprint {
-    uint32_t magic, op, reduce_op, root, dtype, reserved;
-    uint64_t sequence;
-    int64_t numel;
-    uint64_t counts; /* digest; 0 for equal shares */
-} fingerprint;
 
 static char *bytes_of(const cddp_tensor *t)
 {
@@ -34,46 +24,6 @@ static char *bytes_of(const cddp_tensor *t)
 static size_t size_of(const cddp_tensor *t)
 {
     return (size_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype);
-}
-
-/* What must agree: the count of what every member holds, whatever its role. */
-static fingerprint fingerprint_of(const cd_gloo_group *g, const cddp_collective *c)
-{
-    bool reduces = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE || c->op == CDDP_OP_REDUCE_SCATTER;
-    bool rooted = c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_REDUCE || c->op == CDDP_OP_GATHER || c->op == CDDP_OP_SCATTER;
-    const cddp_tensor *t = c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER ? &c->output : &c->input;
-    fingerprint f = {.magic = FINGERPRINT_MAGIC, .op = (uint32_t)c->op, .reduce_op = reduces ? (uint32_t)c->reduce_op : 0,
-                     .root = rooted ? c->root : 0, .sequence = c->sequence};
-    if (c->op == CDDP_OP_BARRIER) return f;
-    f.dtype = (uint32_t)t->dtype;
-    bool shares_differ = c->op == CDDP_OP_ALLTOALL || (c->op == CDDP_OP_ALLGATHER && c->counts != NULL);
-    f.numel = shares_differ ? -1 : cddp_tensor_numel(t);
-    if (c->counts != NULL && c->op != CDDP_OP_ALLTOALL) f.counts = cd_hash64(c->counts, g->size * sizeof *c->counts, 1);
-    return f;
-}
-
-static void fingerprint_print(const fingerprint *f, char *text, size_t bytes)
-{
-    snprintf(text, bytes, "#%llu %s", (unsigned long long)f->sequence, cddp_op_name((cddp_op)f->op));
-    size_t used = strlen(text);
-    if (f->op == CDDP_OP_BARRIER) return;
-    snprintf(text + used, bytes - used, "(%s, %lld × %s, root %u)", cddp_red_op_name((cddp_red_op)f->reduce_op),
-             (long long)f->numel, cddp_dtype_name((cddp_dtype)f->dtype), f->root);
-}
-
-static cddp_status fingerprints_agree(const cd_gloo_group *g, const fingerprint *mine, const fingerprint *all, cddp_error *err)
-{
-    for (uint32_t r = 0; r < g->size; r++) {
-        if (r == g->rank || memcmp(mine, &all[r], sizeof *mine) == 0) continue;
-        if (all[r].magic != FINGERPRINT_MAGIC)
-            return cd_fail(err, CDDP_E_MISMATCH, "rank %u sent no fingerprint: is guard on everywhere?", g->members[r]);
-        char here[160], there[160];
-        fingerprint_print(mine, here, sizeof here);
-        fingerprint_print(&all[r], there, sizeof there);
-        return cd_fail(err, CDDP_E_MISMATCH, "ranks disagree: rank %u issues %s, rank %u issues %s", g->members[g->rank], here,
-                       g->members[r], there);
-    }
-    return CDDP_OK;
 }
 
 /* Every member sends `bytes` from out(peer) and receives as many into in(peer); the pairwise exchange under
@@ -133,13 +83,13 @@ static void spans_same(const cd_gloo_group *g, size_t bytes, spans *s)
 
 static cddp_status guard_run(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err)
 {
-    fingerprint mine = fingerprint_of(g, &w->call), all[RANKS_MAX];
+    cd_call_fingerprint mine = cd_call_fingerprint_of(&w->call, g->size), all[RANKS_MAX];
     spans out, in;
     spans_same(g, sizeof mine, &out);
     spans_of(g, NULL, 1, sizeof mine, &in);
     exchange x = {(char *)&mine, (char *)all, out.at, out.bytes, in.at, in.bytes, 0xfffff0};
     CD_TRY(exchange_run(g, w, &x, err));
-    CD_TRY(fingerprints_agree(g, &mine, all, err));
+    CD_TRY(cd_call_fingerprint_agree(all, g->members, g->rank, g->size, err));
     return CDDP_OK;
 }
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations over MPI: started, then tested by their lane until they ended or their deadline passed. */
 #include "backends/mpi/mpi_group.h"
+
+#include "backends/call_fingerprint.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
-#include "core/base/hash.h"
 #include "core/base/os.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #define PIECE_ELEMENTS_MAX (INT64_C(1) << 30)
@@ -40,36 +40,6 @@ static cddp_status finish(cd_mpi_group *g, const cd_mpi_work *w, MPI_Request *re
     }
 }
 
-typedef struct fingerprint {
-    uint32_t op, reduce_op, root, dtype;
-    uint64_t sequence, counts;
-    int64_t numel;
-} fingerprint;
-
-static fingerprint fingerprint_of(const cd_mpi_group *g, const cddp_collective *c)
-{
-    bool reduces = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE || c->op == CDDP_OP_REDUCE_SCATTER;
-    bool rooted =
-        c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_REDUCE || c->op == CDDP_OP_GATHER || c->op == CDDP_OP_SCATTER;
-    const cddp_tensor *t = c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER ? &c->output : &c->input;
-    fingerprint f = {.op = (uint32_t)c->op,
-                     .reduce_op = reduces ? (uint32_t)c->reduce_op : 0,
-                     .root = rooted ? c->root : 0,
-                     .sequence = c->sequence};
-    if (c->op == CDDP_OP_BARRIER) return f;
-    bool shares_differ = c->op == CDDP_OP_ALLTOALL || (c->op == CDDP_OP_ALLGATHER && c->counts != NULL);
-    f.dtype = (uint32_t)t->dtype;
-    f.numel = shares_differ ? -1 : cddp_tensor_numel(t);
-    if (c->counts != NULL && c->op != CDDP_OP_ALLTOALL) f.counts = cd_hash64(c->counts, g->size * sizeof *c->counts, 1);
-    return f;
-}
-
-static void fingerprint_print(const fingerprint *f, char *text, size_t bytes)
-{
-    snprintf(text, bytes, "#%" PRIu64 " %s(%s, %" PRId64 " × %s, root %u)", f->sequence, cddp_op_name((cddp_op)f->op),
-             cddp_red_op_name((cddp_red_op)f->reduce_op), f->numel, cddp_dtype_name((cddp_dtype)f->dtype), f->root);
-}
-
 static void *scratch(cd_mpi_group *g, size_t bytes)
 {
     if (bytes == 0) bytes = 1; /* room for nothing is still room */
@@ -83,21 +53,14 @@ static void *scratch(cd_mpi_group *g, size_t bytes)
 
 static cddp_status guard_run(cd_mpi_group *g, const cd_mpi_work *w, cddp_error *err)
 {
-    fingerprint mine = fingerprint_of(g, &w->call);
-    fingerprint *all = scratch(g, g->size * sizeof *all);
+    cd_call_fingerprint mine = cd_call_fingerprint_of(&w->call, g->size);
+    cd_call_fingerprint *all = scratch(g, g->size * sizeof *all);
     if (all == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %u fingerprints", g->size);
     MPI_Request request;
     CD_TRY(cd_mpi_check(MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, g->comm, &request),
                         "MPI_Iallgather of fingerprints", err));
     CD_TRY(finish(g, w, &request, "the exchange of fingerprints", err));
-    for (uint32_t r = 0; r < g->size; r++) {
-        if (memcmp(&mine, &all[r], sizeof mine) == 0) continue;
-        char here[160], there[160];
-        fingerprint_print(&mine, here, sizeof here);
-        fingerprint_print(&all[r], there, sizeof there);
-        return cd_fail(err, CDDP_E_MISMATCH, "ranks disagree: rank %u issues %s, rank %u issues %s",
-                       g->members[g->rank], here, g->members[r], there);
-    }
+    CD_TRY(cd_call_fingerprint_agree(all, g->members, g->rank, g->size, err));
     return CDDP_OK;
 }
 
