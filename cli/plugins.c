@@ -38,7 +38,8 @@ static cddp_status load(cd_plugins *plugins, cddp_registry *registry, const char
     if (!cd_vec_grow(NULL, (void **)&plugins->handles, &plugins->handle_capacity, plugins->handle_count + 1,
                      sizeof(void *)))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for plugin '%s'", path);
-    void *handle = dlopen(place, RTLD_NOW | RTLD_LOCAL);
+    /* Never unmapped: MPI and CUDA leave functions behind that run when the process ends. */
+    void *handle = dlopen(place, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (handle == NULL) {
         /* The loader repeats the path in front of its reason. */
         const char *words = loader_words();

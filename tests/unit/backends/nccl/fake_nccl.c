@@ -9,6 +9,7 @@
 #include <nccl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -66,12 +67,12 @@ typedef struct shared {
 struct ncclComm {
     world *world;
     int rank;
-    bool aborted, progress_told;
+    atomic_bool aborted, progress_told;
     uint64_t collectives, sent[RANKS], received[RANKS], splits;
 };
 
 static shared *memory;
-static bool broken;
+static atomic_bool broken; /* read by the watchdog's thread */
 static double factors[64]; /* of premultiplied sums; index = op - ncclNumOps */
 static int factor_count;
 static int group_depth;
