@@ -19,7 +19,8 @@
 /* One line of the card: operation and dtype; reductions are counted together. */
 typedef struct line {
     uint32_t rows, cases, failed_rows, refused_rows;
-    char first[320]; /* of the first rank that saw a failure */
+    uint32_t first_rank;
+    char first[320]; /* failure of the least rank that saw one */
 } line;
 
 typedef struct card {
@@ -98,8 +99,10 @@ static void take_row(void *self, const cddp_event *event)
     if (row->bad == 0) return;
     if (event->rank == 0 || l->failed_rows == 0) l->failed_rows++;
     bool reduces = row->element != CDDP_RED_COUNT;
-    if (l->first[0] == '\0')
-        snprintf(l->first, sizeof l->first, "%s%s%s", reduces ? cddp_red_op_name((cddp_red_op)row->element) : "", reduces ? ": " : "",
+    /* Of the least rank, so that the card does not depend on whose event came first. */
+    if (l->first[0] != '\0' && event->rank >= l->first_rank) return;
+    l->first_rank = event->rank;
+    snprintf(l->first, sizeof l->first, "%s%s%s", reduces ? cddp_red_op_name((cddp_red_op)row->element) : "", reduces ? ": " : "",
                  event->text != NULL ? event->text : "");
 }
 
