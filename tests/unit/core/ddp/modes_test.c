@@ -222,7 +222,7 @@ LAB(group, can_be_replaced_after_an_error_in_backward, 2) /* UPG-01, UPG-02 */
     o.spec = (cddp_group_spec){.size = sizeof o.spec, .name = l->r == 0 ? "solo 0" : "solo 1", .group_size = 1, .members = own[l->r]};
     cddp_group *solo = NULL;
     CHECK_OK(cddp_group_create(&o, &solo, &l->err));
-    CHECK_OK(cddp_ddp_update_process_group(l->ddp, solo, &l->err)); /* TI-M-04: hooks keep theirs (HOOK-13) */
+    CHECK_OK(cddp_ddp_update_process_group(l->ddp, solo, &l->err));
     lane_zero_grad(l, true);
     lane_iterate(l, 1.0 + l->r);
     CHECK(lane_value(l, 0) == 1.0 + l->r);

@@ -70,7 +70,7 @@ static void run(plan *p)
 }
 
 /* AVG-03, upstream's own example. */
-/* TI-G-01, TI-G-03 */
+/* TI-G-01 */
 TEST(averager, levels_average_when_upstream_says)
 {
     static plan p = {.levels = {{2, 2}, {4, 4}, {8, 8}}, .level_count = 3, .warmup = 10, .hierarchical = true};
