@@ -3,9 +3,9 @@
 """Trains injected gradients under PyTorch's DDP over Gloo and prints what came out, for ddp_differential_test.c to repeat.
 
 A configuration is drawn from its number. loss = sum over used parameters of <c, p> with constants c, so a local gradient
-is c bit for bit. Printed per step: who used what in which order of arrival, the collectives that rank 0 issued, the used
-map, which gradients exist, and a hash of the bits of each. One warm interpreter is forked per rank; all configurations
-of a world size share its group.
+is c bit for bit. Printed per step: who used what in which order of arrival, the collectives that rank 0 issued, the
+buckets that the reducer then has, the used map, which gradients exist, and a hash of the bits of each. One warm interpreter is forked per rank; all
+configurations of a world size share its group.
 
 Behind the drawn ones come configurations with uneven inputs under join, and some with real layers, whose inputs are on
 so coarse a grid that no sum rounds: any order of summation gives the same bits.
@@ -203,6 +203,12 @@ def gather_arrivals(c, step, arrivals):
     return [arrivals if step < inputs else [(0, [])] for inputs in c["inputs"]]
 
 
+def buckets(ddp, parameters):
+    """The reducer's buckets as it would hand them to a hook now, from the list that join's shadow reductions use."""
+    index = {id(p): str(i) for i, p in enumerate(parameters)}
+    return ", ".join(" ".join(index[id(p)] for p in b.parameters()) for b in ddp.reducer._get_zeros_like_grad_buckets())
+
+
 def train(c, rank, group, out):
     dist._DEFAULT_FIRST_BUCKET_BYTES = c["first"]
     module = Layered() if c["layers"] else Injected(c["sizes"], c["doubles"])
@@ -234,6 +240,7 @@ def train(c, rank, group, out):
                 for micro, (mask, arrived) in enumerate(rank_arrivals):
                     out.append("arrival %d %d %d %d %s" % (r, micro, mask, len(arrived), " ".join(map(str, arrived))))
             out.append("posts %s" % " ".join(posts))
+            out.append("buckets %s" % buckets(ddp, module.p))
             used = ddp.reducer._get_local_used_map().tolist() if c["fu"] else []
             out.append("map %d %s" % (len(used), " ".join(map(str, used))))
             out.append("grads %s" % " ".join("none" if p.grad is None else fnv(p.grad) for p in module.p))

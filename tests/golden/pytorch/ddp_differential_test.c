@@ -8,7 +8,8 @@
 **
 ** Hooks are the plain all-reduce and the fp16 cast (TI-D-21, TI-D-22).
 **
-** The collectives that rank 0 issues in an iteration are compared in kind, number of elements, dtype and order. Real layers
+** The collectives that rank 0 issues in an iteration are compared in kind, number of elements, dtype and order; the buckets of
+** every iteration parameter by parameter, and before the first and after the last what the logs say of them. Real layers
 ** run through the model engine on inputs that never round, so that their bits do not depend on how a matrix is multiplied.
 */
 #include "core/base/prng.h"
@@ -32,6 +33,7 @@ typedef struct observed {
     bool present[PARAMETERS_MAX];
     uint64_t bits[PARAMETERS_MAX];
     char posts[512]; /* "allreduce:300:f32 …", of rank 0 */
+    char buckets[256]; /* "5 4, 3 2, 1 0": those that the step was reduced in */
 } observed;
 
 typedef struct configuration {
@@ -76,6 +78,8 @@ static void read_step(FILE *file, configuration *c, observed *o)
     text = read_line(file, line, "posts");
     snprintf(o->posts, sizeof o->posts, "%s", text + (*text == ' '));
     for (char *at = o->posts; *at != '\0'; at++) *at = *at == ' ' ? ',' : *at;
+    text = read_line(file, line, "buckets");
+    snprintf(o->buckets, sizeof o->buckets, "%s", text + (*text == ' '));
     text = read_line(file, line, "map");
     o->map_count = next_int(&text);
     for (int i = 0; i < o->map_count; i++) o->map[i] = next_int(&text);
@@ -329,6 +333,13 @@ static void judge_posts(lane *l, const configuration *c, int step)
     if (l->r == 0) judge_text(l, c, ours, c->step[step].posts);
 }
 
+static void judge_buckets(lane *l, const configuration *c, int step)
+{
+    char ours[256];
+    lane_layout(l, ours, sizeof ours);
+    judge_text(l, c, ours, c->step[step].buckets);
+}
+
 static void drop_gradients(lane *l, const configuration *c)
 {
     for (size_t i = 0; c->zero < 2 && i < l->count; i++) {
@@ -351,6 +362,7 @@ static void run_steps(lane *l, const configuration *c, const layers *made)
             else run_micro(l, c, step, micro);
         }
         judge_posts(l, c, step);
+        judge_buckets(l, c, step);
         if (c->nsy05) judge_rule(l, c, step);
         else judge_step(l, c, step);
     }
