@@ -7,8 +7,12 @@ is c bit for bit. Printed per step: who used what in which order of arrival, the
 buckets that the reducer then has, the used map, which gradients exist, and a hash of the bits of each. One warm interpreter is forked per rank; all
 configurations of a world size share its group.
 
-Behind the drawn ones come configurations with uneven inputs under join, and some with real layers, whose inputs are on
-so coarse a grid that no sum rounds: any order of summation gives the same bits.
+Behind the drawn ones come configurations with uneven inputs under join, some with real layers, whose inputs are on
+so coarse a grid that no sum rounds: any order of summation gives the same bits, and some for the casting hooks, whose
+gradients have both signs and 48 binades: infinite in f16, subnormal and zero there.
+
+PyTorch refuses its bf16 hook by name without NCCL, and its Gloo cannot add bf16. Here the hook is registered under
+another name, and the recording group adds bf16 in Gloo's order (GRD-13) with PyTorch's own addition.
 """
 import contextlib
 import os
@@ -26,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 CONFIGURATIONS = 72
 JOINS = 18
 LAYERS = 6
+CASTS = 18
 STEPS = 6
 
 
@@ -57,7 +62,7 @@ def draw(number):
             per_rank.append([earlier] * (c["micro"] - 1) + [mask])
         c["masks"].append(per_rank)
     c["nsy05"] = any(m & ~masks[-1] for step in c["masks"] for masks in step for m in masks)
-    c["inputs"], c["divide"], c["layers"], c["joins"] = [STEPS] * c["world"], 1, 0, 0
+    c["inputs"], c["divide"], c["layers"], c["joins"], c["spread"] = [STEPS] * c["world"], 1, 0, 0, 0
     return c
 
 
@@ -71,7 +76,11 @@ def make_plain(c):
 def draw_any(number):
     c = draw(number)
     r = random.Random(-1 - number)
-    if number >= CONFIGURATIONS + JOINS:
+    if number >= CONFIGURATIONS + JOINS + LAYERS:
+        make_plain(c)
+        c["spread"], c["sg"] = 1, False
+        c["hook"] = 2 + number // 3 % 4  # 2: f16, 3: bf16, 4 and 5: their wrappers around the plain all-reduce
+    elif number >= CONFIGURATIONS + JOINS:
         c["layers"], c["sizes"] = 1, [24, 6, 18, 3]
         c["cap"], c["hook"] = r.choice([40, 100, 4096]), r.choice([0, 1])
         make_plain(c)
@@ -83,11 +92,14 @@ def draw_any(number):
     return c
 
 
-def constants(rank, step, micro, i, n, double):
+def constants(rank, step, micro, i, n, double, spread):
     k = np.arange(n, dtype=np.uint64)
     h = k * 7919 + np.uint64(i * 104729 + rank * 1299709 + step * 15485863 + micro * 32452843 + 12345)
     h = (h * np.uint64(2654435761)) & np.uint64(0xFFFFFFFF)
     v = 0.5 + (h >> np.uint64(8)).astype(np.float64) / 16777216.0
+    if spread:
+        binade = ((h >> np.uint64(3)) % np.uint64(48)).astype(np.int32) - 30
+        v = np.ldexp(np.where(h & np.uint64(1), -v, v), binade)
     return torch.from_numpy(v if double else v.astype(np.float32))
 
 
@@ -99,7 +111,20 @@ def fnv(tensor):
 
 
 DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.int64: "i64", torch.int32: "i32",
-          torch.uint8: "u8", torch.bool: "u8"}
+          torch.bfloat16: "bf16", torch.uint8: "u8", torch.bool: "u8"}
+
+
+class Done(dist._Work):
+    def __init__(self, tensors):
+        super().__init__()
+        self.future = torch.futures.Future()
+        self.future.set_result(tensors)
+
+    def wait(self, timeout=None):
+        return True
+
+    def get_future(self):
+        return self.future
 
 
 class Recorder(dist.ProcessGroup):
@@ -112,11 +137,28 @@ class Recorder(dist.ProcessGroup):
     def getBackendName(self):
         return "recorded"  # under the name "gloo" the reducer would take it for its own C++ class
 
+    def add_bf16(self, tensor):
+        """Gloo's ring: chunk c begins with rank c - 1, then c - 2, and ends with rank c; a chunk is two segments."""
+        n, world = tensor.numel(), self.size()
+        theirs = [torch.empty(2 * n, dtype=torch.uint8) for _ in range(world)]
+        self.group.allgather([theirs], [tensor.view(torch.uint8)]).wait()
+        theirs = [t.view(torch.bfloat16) for t in theirs]
+        chunk = 2 * -(-(-(-2 * n // (2 * world))) // 2)
+        for c in range(world):
+            part = slice(min(n, c * chunk), min(n, (c + 1) * chunk))
+            total = theirs[(c - 1) % world][part].clone()
+            for k in range(2, world + 1):
+                total += theirs[(c - k) % world][part]
+            tensor[part] = total
+
     def note(self, op, tensor):
         self.posts.append("%s:%d:%s" % (op, tensor.numel(), DTYPES[tensor.dtype]))
 
     def allreduce(self, tensors, options):
         self.note("allreduce", tensors[0])
+        if tensors[0].dtype == torch.bfloat16:
+            self.add_bf16(tensors[0])
+            return Done(tensors)
         return self.group.allreduce(tensors, options)
 
     def broadcast(self, tensors, options):
@@ -177,6 +219,11 @@ class Injected(torch.nn.Module):
         return loss
 
 
+HOOKS = [None, default_hooks.allreduce_hook, default_hooks.fp16_compress_hook, default_hooks.bf16_compress_hook,
+         default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook),
+         default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook)]
+
+
 def drop(c, parameters):
     for p in parameters:
         if c["zero"] == 0:
@@ -190,7 +237,7 @@ def iterate(c, ddp, rank, step, micro):
     if c["layers"]:
         ddp(rank * 100 + step).backward()
         return
-    values = [constants(rank, step, micro, i, n, d) for i, (n, d) in enumerate(zip(c["sizes"], c["doubles"]))]
+    values = [constants(rank, step, micro, i, n, d, c["spread"]) for i, (n, d) in enumerate(zip(c["sizes"], c["doubles"]))]
     ddp(c["masks"][step][rank][micro], values).backward()
 
 
@@ -215,7 +262,8 @@ def train(c, rank, group, out):
     ddp = DistributedDataParallel(module, bucket_cap_mb=c["cap"] / 1048576.0, find_unused_parameters=c["fu"],
                                   gradient_as_bucket_view=c["views"], static_graph=c["sg"], process_group=group)
     if c["hook"]:
-        ddp.register_comm_hook(group, [None, default_hooks.allreduce_hook, default_hooks.fp16_compress_hook][c["hook"]])
+        chosen = HOOKS[c["hook"]]
+        ddp.register_comm_hook(group, lambda state, bucket: chosen(state, bucket))
     order = []
     for i, p in enumerate(module.p):
         p.register_hook(lambda g, i=i: order.append(i))
@@ -255,13 +303,13 @@ def run(rank, world, path):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size=world)
     group = make_recorder(world)
-    for number in range(CONFIGURATIONS + JOINS + LAYERS):
+    for number in range(CONFIGURATIONS + JOINS + LAYERS + CASTS):
         c = draw_any(number)
         if c["world"] != world:
             continue
-        out = ["configuration %d world %d fu %d sg %d views %d hook %d zero %d micro %d first %d cap %d nsy05 %d steps %d parameters %d layers %d divide %d join %d" % (
+        out = ["configuration %d world %d fu %d sg %d views %d hook %d zero %d micro %d first %d cap %d nsy05 %d steps %d parameters %d layers %d divide %d join %d spread %d" % (
             number, world, c["fu"], c["sg"], c["views"], c["hook"], c["zero"], c["micro"], c["first"], c["cap"], c["nsy05"], STEPS,
-            len(c["sizes"]), c["layers"], c["divide"], c["joins"])]
+            len(c["sizes"]), c["layers"], c["divide"], c["joins"], c["spread"])]
         out.append("sizes " + " ".join(map(str, c["sizes"])))
         out.append("doubles " + " ".join(str(int(d)) for d in c["doubles"]))
         out.append("inputs " + " ".join(map(str, c["inputs"])))

@@ -6,7 +6,7 @@
 ** anywhere is averaged. Buckets of several dtypes are left over in an order that PyTorch does not specify (BKT-07), so
 ** layouts with f64 parameters are compared as sets of buckets.
 **
-** Hooks are the plain all-reduce and the fp16 cast (TI-D-21, TI-D-22).
+** Hooks are the plain all-reduce, the casts to f16 and bf16, and their wrappers around the plain all-reduce (TI-D-21, TI-D-22).
 **
 ** The collectives that rank 0 issues in an iteration are compared in kind, number of elements, dtype and order; the buckets of
 ** every iteration parameter by parameter, and before the first and after the last what the logs say of them. Real layers
@@ -19,6 +19,7 @@
 #include "tests/unit/core/ddp/fixture.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 enum { PARAMETERS_MAX = 8, RANKS_MAX = 4, MICROS_MAX = 3, STEPS_MAX = 6, LINE_BYTES = 1024, LAYERS_SAMPLES = 2 };
 
@@ -37,7 +38,7 @@ typedef struct observed {
 } observed;
 
 typedef struct configuration {
-    int number, world, fu, sg, views, hook, zero, micro, first, cap, nsy05, steps, parameters, layers, divide, joins;
+    int number, world, fu, sg, views, hook, zero, micro, first, cap, nsy05, steps, parameters, layers, divide, joins, spread;
     int inputs[RANKS_MAX]; /* steps of each rank; fewer than steps: it joins early */
     int sizes[PARAMETERS_MAX], doubles[PARAMETERS_MAX];
     bool has_doubles;
@@ -97,10 +98,10 @@ static bool read_configuration(FILE *file, configuration *c)
     char line[LINE_BYTES], *text = read_line(file, line, "configuration");
     if (text == NULL) return false;
     memset(c, 0, sizeof *c);
-    int n = sscanf(text, " %d world %d fu %d sg %d views %d hook %d zero %d micro %d first %d cap %d nsy05 %d steps %d parameters %d layers %d divide %d join %d",
+    int n = sscanf(text, " %d world %d fu %d sg %d views %d hook %d zero %d micro %d first %d cap %d nsy05 %d steps %d parameters %d layers %d divide %d join %d spread %d",
                    &c->number, &c->world, &c->fu, &c->sg, &c->views, &c->hook, &c->zero, &c->micro, &c->first, &c->cap, &c->nsy05,
-                   &c->steps, &c->parameters, &c->layers, &c->divide, &c->joins);
-    assert_int_equal(n, 16);
+                   &c->steps, &c->parameters, &c->layers, &c->divide, &c->joins, &c->spread);
+    assert_int_equal(n, 17);
     text = read_line(file, line, "sizes");
     for (int i = 0; i < c->parameters; i++) c->sizes[i] = next_int(&text);
     text = read_line(file, line, "doubles");
@@ -121,11 +122,13 @@ static bool read_configuration(FILE *file, configuration *c)
 /* ---- training ---- */
 
 /* As the script computes it. */
-static double constant(uint32_t rank, int step, int micro, int i, uint64_t k)
+static double constant(const configuration *c, uint32_t rank, int step, int micro, int i, uint64_t k)
 {
     uint64_t h = k * 7919 + (uint64_t)i * 104729 + rank * UINT64_C(1299709) + (uint64_t)step * 15485863 + (uint64_t)micro * 32452843 + 12345;
     h = (h * UINT64_C(2654435761)) & 0xffffffffu;
-    return 0.5 + (double)(h >> 8) / 16777216.0;
+    double v = 0.5 + (double)(h >> 8) / 16777216.0;
+    if (!c->spread) return v;
+    return ldexp((h & 1) != 0 ? -v : v, (int)((h >> 3) % 48) - 30);
 }
 
 static void inject(lane *l, const configuration *c, int i, int step, int micro)
@@ -134,7 +137,7 @@ static void inject(lane *l, const configuration *c, int i, int step, int micro)
     CHECK_OK(cddp_grad_define(&l->grads[i], &l->parameters[i].tensor, &l->err));
     const cddp_tensor *g = &l->grads[i].value;
     for (int k = 0; k < c->sizes[i]; k++) {
-        double v = constant(l->r, step, micro, i, (uint64_t)k);
+        double v = constant(c, l->r, step, micro, i, (uint64_t)k);
         if (c->doubles[i]) {
             double *at = (double *)g->storage + g->offset + k;
             *at = fresh ? v : *at + v;
@@ -254,7 +257,7 @@ static void judge_rule(lane *l, const configuration *c, int step)
             for (int m = 0; m < c->micro; m++) {
                 bool here = (c->step[step].arrivals[r][m].mask >> i) & 1;
                 used |= here;
-                if (here) sum += constant(r, step, m, i, 0);
+                if (here) sum += constant(c, r, step, m, i, 0);
             }
         CHECK(c->zero != 0 || lane_has(l, (size_t)i) == used);
         if (c->zero != 0 || !used || c->hook == 2) continue;
@@ -372,7 +375,7 @@ static void run_steps(lane *l, const configuration *c, const layers *made)
 static void train(lane *l)
 {
     static const char *const names[PARAMETERS_MAX] = {"p.0", "p.1", "p.2", "p.3", "p.4", "p.5", "p.6", "p.7"};
-    static const char *const hooks[3] = {NULL, "allreduce", "fp16_compress"};
+    static const char *const hooks[6] = {NULL, "allreduce", "fp16_compress", "bf16_compress", "fp16_compress_wrapper", "bf16_compress_wrapper"};
     const configuration *c = l->lab->data;
     double caps[2] = {c->first / 1048576.0, c->cap / 1048576.0};
     cddp_ddp_logging log = {0};
@@ -385,7 +388,8 @@ static void train(lane *l)
     if (c->fu) l->options.bucket_cap_mb_list = caps, l->options.bucket_cap_mb_list_count = 2;
     else l->options.bucket_cap_mb = caps[1];
     lane_wrap(l);
-    if (c->hook > 0) CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(hooks[c->hook]), NULL, NULL, &l->err));
+    const cddp_hook *inner = c->hook > 3 ? cd_hook_find("allreduce") : NULL;
+    if (c->hook > 0) CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(hooks[c->hook]), inner, NULL, &l->err));
     cddp_ddp_get_logging(l->ddp, &log);
     judge_text(l, c, log.bucket_sizes, c->bucket_sizes);
     run_steps(l, c, &made);
@@ -401,13 +405,13 @@ TEST(ddp, agrees_with_pytorch_bit_for_bit)
     int count = 0;
     assert_non_null(file);
     for (; read_configuration(file, c); count++) {
-        cd_test_row("configuration %d: world %d fu %d sg %d views %d hook %d zero %d micro %d layers %d join %d", c->number, c->world, c->fu, c->sg,
-                    c->views, c->hook, c->zero, c->micro, c->layers, c->joins);
+        cd_test_row("configuration %d: world %d fu %d sg %d views %d hook %d zero %d micro %d layers %d join %d spread %d", c->number, c->world, c->fu, c->sg,
+                    c->views, c->hook, c->zero, c->micro, c->layers, c->joins, c->spread);
         lab_of((uint32_t)c->world, train, c);
     }
     fclose(file);
     free(c);
-    assert_true(count >= 90);
+    assert_true(count >= 108);
 }
 
 int main(int argc, char **argv)
