@@ -15,17 +15,15 @@ PyTorch refuses its bf16 hook by name without NCCL, and its Gloo cannot add bf16
 another name, and the recording group adds bf16 in Gloo's order (GRD-13) with PyTorch's own addition.
 """
 import contextlib
-import os
 import random
-import sys
-import tempfile
-import traceback
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
+
+from ranks import constants, run_ranks
 
 CONFIGURATIONS = 72
 JOINS = 18
@@ -90,17 +88,6 @@ def draw_any(number):
         c["inputs"] = [STEPS] + [r.randint(1, STEPS) for _ in range(1, c["world"])]
         c["joins"], c["divide"] = 1, r.choice([0, 1])
     return c
-
-
-def constants(rank, step, micro, i, n, double, spread):
-    k = np.arange(n, dtype=np.uint64)
-    h = k * 7919 + np.uint64(i * 104729 + rank * 1299709 + step * 15485863 + micro * 32452843 + 12345)
-    h = (h * np.uint64(2654435761)) & np.uint64(0xFFFFFFFF)
-    v = 0.5 + (h >> np.uint64(8)).astype(np.float64) / 16777216.0
-    if spread:
-        binade = ((h >> np.uint64(3)) % np.uint64(48)).astype(np.int32) - 30
-        v = np.ldexp(np.where(h & np.uint64(1), -v, v), binade)
-    return torch.from_numpy(v if double else v.astype(np.float32))
 
 
 def fnv(tensor):
@@ -299,9 +286,7 @@ def train(c, rank, group, out):
     del ddp
 
 
-def run(rank, world, path):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size=world)
+def run(rank, world):
     group = make_recorder(world)
     for number in range(CONFIGURATIONS + JOINS + LAYERS + CASTS):
         c = draw_any(number)
@@ -316,28 +301,7 @@ def run(rank, world, path):
         train(c, rank, group, out)
         if rank == 0:
             print("\n".join(out), flush=True)
-    dist.destroy_process_group()
 
 
-def main():
-    for world in (2, 3, 4):
-        with tempfile.TemporaryDirectory() as folder:
-            children = []
-            for rank in range(world):
-                pid = os.fork()
-                if pid == 0:
-                    code = 1
-                    try:
-                        run(rank, world, folder + "/store")
-                        code = 0
-                    except Exception:
-                        traceback.print_exc()
-                    finally:
-                        sys.stdout.flush()
-                        os._exit(code)
-                children.append(pid)
-            if any(os.waitpid(pid, 0)[1] for pid in children):
-                sys.exit("a rank failed")
-
-
-main()
+for world in (2, 3, 4):
+    run_ranks(world, run)
