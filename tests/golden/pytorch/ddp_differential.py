@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from ranks import constants, run_ranks
+from ranks import constants, grid, run_ranks
 
 CONFIGURATIONS = 72
 JOINS = 18
@@ -169,13 +169,6 @@ def make_recorder(world):
     return group
 
 
-def grid(n, salt, parts):
-    """Multiples of 1/parts between -4/parts and 4/parts."""
-    k = np.arange(n, dtype=np.uint64)
-    h = (k * np.uint64(7919) + np.uint64(salt * 104729 + 12345)) * np.uint64(2654435761) & np.uint64(0xFFFFFFFF)
-    return torch.from_numpy((((h >> np.uint64(16)) % np.uint64(9)).astype(np.float32) - 4) / parts)
-
-
 class Layered(torch.nn.Module):
     """Two linear layers and a rectifier; the loss is the inner product of the outputs with given numbers."""
 
@@ -185,10 +178,10 @@ class Layered(torch.nn.Module):
         self.p = list(self.parameters())
         with torch.no_grad():
             for i, p in enumerate(self.p):
-                p.copy_(grid(p.numel(), i, 8).view_as(p))
+                p.copy_(grid(p.numel(), i, 9, 8).view_as(p))
 
     def forward(self, place):
-        x, y = grid(8, 1000 + place, 4).view(2, 4), grid(6, 2000 + place, 2).view(2, 3)
+        x, y = grid(8, 1000 + place, 9, 4).view(2, 4), grid(6, 2000 + place, 9, 2).view(2, 3)
         return (self.b(torch.relu(self.a(x))) * y).sum()
 
 

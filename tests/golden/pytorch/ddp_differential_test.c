@@ -12,11 +12,8 @@
 ** every iteration parameter by parameter, and before the first and after the last what the logs say of them. Real layers
 ** run through the model engine on inputs that never round, so that their bits do not depend on how a matrix is multiplied.
 */
-#include "core/base/prng.h"
 #include "core/hooks/hook.h"
-#include "core/model/engine.h"
-#include "core/model/model.h"
-#include "tests/unit/core/ddp/fixture.h"
+#include "tests/golden/pytorch/lane_model.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -160,73 +157,18 @@ static uint64_t hash_bits(const lane *l, const configuration *c, int i)
 
 /* ---- real layers ---- */
 
-typedef struct layers {
-    cd_model *model;
-    cd_graph *graph;
-} layers;
-
-/* As the script computes it: multiples of 1/parts. */
-static void fill_grid(const cddp_tensor *t, uint64_t salt, float parts)
+static void fill_layers(lane *l, cd_batch *batch, const void *argument)
 {
-    float *at = (float *)t->storage + t->offset;
-    for (int64_t k = 0; k < cddp_tensor_numel(t); k++) {
-        uint64_t h = (((uint64_t)k * 7919 + salt * 104729 + 12345) * UINT64_C(2654435761)) & 0xffffffffu;
-        at[k] = ((float)((h >> 16) % 9) - 4) / parts;
-    }
+    const uint64_t place = l->r * 100 + *(const uint64_t *)argument;
+    fill_grid(lane_floats(&batch->inputs[0]), cddp_tensor_numel(&batch->inputs[0]), 1000 + place, 9, 4);
+    fill_grid(lane_floats(&batch->targets[0]), cddp_tensor_numel(&batch->targets[0]), 2000 + place, 9, 2);
 }
 
-static cddp_status layer_ready(void *context, uint32_t parameter, cddp_grad *grad, cddp_error *err)
+static void create_layers(lane *l, lane_model *made)
 {
-    (void)grad;
-    return cddp_ddp_mark_parameter_ready(((lane *)context)->ddp, parameter, err);
-}
-
-static void layers_create(lane *l, layers *made)
-{
-    const cd_prng prng = cd_prng_seed(1);
-    const cd_model_options options = {.name = "mlp", .options = "widths=4:6:3,loss=dot", .dtype = CDDP_F32,
-                                      .device = cddp_device_cpu(), .allocator = cddp_allocator_default(), .prng = &prng};
-    const cd_graph_callbacks callbacks = {.context = l, .ready = layer_ready};
-    CHECK_OK(cd_model_create(&options, &made->model, &l->err));
-    CHECK_OK(cd_graph_create(made->model->module, options.allocator, &made->graph, &l->err));
-    cd_graph_set_callbacks(made->graph, &callbacks);
-    l->count = made->model->module->parameter_count;
-    for (uint32_t i = 0; i < l->count; i++) {
-        cd_parameter *p = &made->model->module->parameters[i];
-        fill_grid(&p->tensor, i, 8);
-        l->parameters[i] = (cddp_parameter){.name = p->name, .tensor = p->tensor, .grad = &p->grad, .requires_grad = true};
-    }
-}
-
-static void layers_destroy(lane *l, layers *made)
-{
-    cddp_ddp_destroy(l->ddp); /* before what it wraps */
-    l->ddp = NULL;
-    l->count = 0;
-    cd_graph_destroy(made->graph);
-    cd_model_destroy(made->model);
-}
-
-static void run_layers(lane *l, const layers *made, int step)
-{
-    static const int64_t ids[LAYERS_SAMPLES] = {0, 1};
-    const uint64_t place = l->r * 100 + (uint64_t)step;
-    const cd_prng prng = cd_prng_seed(1);
-    const cd_batch_request request = {.sample_ids = ids, .sample_count = LAYERS_SAMPLES, .prng = &prng};
-    cd_batch batch;
-    cd_outputs outputs;
-    cd_value *loss = NULL;
-    cd_graph_begin(made->graph);
-    CHECK_OK(cddp_ddp_forward_begin(l->ddp, true, &l->err));
-    CHECK_OK(cd_batch_make(made->graph, made->model, &request, &batch, &l->err));
-    fill_grid(&batch.inputs[0], 1000 + place, 4);
-    fill_grid(&batch.targets[0], 2000 + place, 2);
-    CHECK_OK(cd_model_forward(made->model, made->graph, &batch, &outputs, &l->err));
-    CHECK_OK(cddp_ddp_forward_end(l->ddp, NULL, &l->err));
-    CHECK_OK(cd_model_loss(made->model, made->graph, &batch, &outputs, UINT32_MAX, &loss, &l->err));
-    const cd_backward_options backward = {.roots = &loss, .root_count = 1};
-    CHECK_OK(cd_graph_backward(made->graph, &backward, &l->err));
-    lane_end(l);
+    lane_model_create(l, "widths=4:6:3,loss=dot", made);
+    for (uint32_t i = 0; i < l->count; i++)
+        fill_grid(lane_floats(&l->parameters[i].tensor), cddp_tensor_numel(&l->parameters[i].tensor), i, 9, 8);
 }
 
 /* ---- an iteration ---- */
@@ -352,7 +294,7 @@ static void drop_gradients(lane *l, const configuration *c)
     }
 }
 
-static void run_steps(lane *l, const configuration *c, const layers *made)
+static void run_steps(lane *l, const configuration *c, const lane_model *made)
 {
     cddp_join_options join = cddp_join_options_default();
     join.divide_by_initial_world_size = c->divide;
@@ -361,7 +303,8 @@ static void run_steps(lane *l, const configuration *c, const layers *made)
         drop_gradients(l, c);
         lane_mark(l);
         for (int micro = 0; micro < c->micro; micro++) {
-            if (c->layers) run_layers(l, made, step);
+            uint64_t place = (uint64_t)step;
+            if (c->layers) lane_model_run(l, made, LAYERS_SAMPLES, fill_layers, &place);
             else run_micro(l, c, step, micro);
         }
         judge_posts(l, c, step);
@@ -379,8 +322,8 @@ static void train(lane *l)
     const configuration *c = l->lab->data;
     double caps[2] = {c->first / 1048576.0, c->cap / 1048576.0};
     cddp_ddp_logging log = {0};
-    layers made = {0};
-    if (c->layers) layers_create(l, &made);
+    lane_model made = {0};
+    if (c->layers) create_layers(l, &made);
     for (int i = 0; i < c->parameters && !c->layers; i++) lane_add(l, names[i], c->doubles[i] ? CDDP_F64 : CDDP_F32, c->sizes[i]);
     l->options.find_unused_parameters = c->fu;
     l->options.static_graph = c->sg;
@@ -395,7 +338,7 @@ static void train(lane *l)
     run_steps(l, c, &made);
     cddp_ddp_get_logging(l->ddp, &log);
     judge_text(l, c, log.rebuilt_per_bucket_param_indices, c->rebuilt);
-    if (c->layers) layers_destroy(l, &made);
+    if (c->layers) lane_model_destroy(l, &made);
 }
 
 TEST(ddp, agrees_with_pytorch_bit_for_bit)

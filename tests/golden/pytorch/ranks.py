@@ -22,6 +22,13 @@ def constants(rank, step, micro, i, n, double, spread=0):
     return torch.from_numpy(v if double else v.astype(np.float32))
 
 
+def grid(n, salt, values, parts):
+    """Multiples of 1/parts, `values` of them, the middle one 0."""
+    k = np.arange(n, dtype=np.uint64)
+    h = (k * np.uint64(7919) + np.uint64(salt * 104729 + 12345)) * np.uint64(2654435761) & np.uint64(0xFFFFFFFF)
+    return torch.from_numpy((((h >> np.uint64(16)) % np.uint64(values)).astype(np.float32) - values // 2) / parts)
+
+
 def run_ranks(world, work):
     """One warm interpreter is forked per rank; work(rank, world) runs in each, inside a Gloo group of all."""
     with tempfile.TemporaryDirectory() as folder:
