@@ -6,7 +6,7 @@
 ** anywhere is averaged. Buckets of several dtypes are left over in an order that PyTorch does not specify (BKT-07), so
 ** layouts with f64 parameters are compared as sets of buckets.
 **
-** Hooks are the plain all-reduce, the casts to f16 and bf16, and their wrappers around the plain all-reduce (TI-D-21, TI-D-22).
+** Hooks are the plain all-reduce, the casts to f16 and bf16, and their wrappers around the plain all-reduce.
 **
 ** The collectives that rank 0 issues in an iteration are compared in kind, number of elements, dtype and order; the buckets of
 ** every iteration parameter by parameter, and before the first and after the last what the logs say of them. Real layers

@@ -15,6 +15,7 @@ typedef struct plan {
     uint32_t level_count;
     uint64_t warmup;
     bool hierarchical;
+    bool resets;                    /* parameter 0 is the rank again before every step */
     uint32_t due[STEPS];            /* what rank 5 says */
     float values[RANKS][STEPS + 1]; /* parameter 0 after each step; it starts as the rank */
     float untouched[RANKS];         /* parameter 1 has no gradient */
@@ -40,6 +41,7 @@ static cddp_status train(cddp_rank *rank, void *argument, cddp_error *err)
     cddp_grad defined = {.kind = CDDP_GRAD_DENSE}, undefined = {.kind = CDDP_GRAD_UNDEFINED};
     cddp_grad *gradients[3] = {&defined, &undefined, &defined};
     for (uint64_t step = 0; step < STEPS; step++) {
+        if (p->resets) value = (float)rank->rank;
         if (rank->rank == 5) p->due[step] = cd_averager_get_due(averager);
         if (step == 13) { /* LSG-04: a new one that is told the step goes on as the old one */
             cd_averager_destroy(averager);
@@ -69,8 +71,7 @@ static void run(plan *p)
     fixture_destroy(&f);
 }
 
-/* AVG-03, upstream's own example. */
-/* TI-G-01 */
+/* AVG-02, AVG-03, upstream's own example. TI-G-01: what is averaged is the mean over the ranks. */
 TEST(averager, levels_average_when_upstream_says)
 {
     static plan p = {.levels = {{2, 2}, {4, 4}, {8, 8}}, .level_count = 3, .warmup = 10, .hierarchical = true};
@@ -90,16 +91,48 @@ TEST(averager, levels_average_when_upstream_says)
     }
 }
 
-/* AVG-01: counted from the end of the warm-up, unlike AVG-03. */
-/* TI-G-02 */
-TEST(averager, a_periodic_one_counts_from_its_warm_up)
+/* Whether every rank's parameter is the average after a step, and its own else. */
+static void assert_averaged(const plan *p, uint64_t step, bool averaged)
 {
-    static plan p = {.levels = {{4, 8}}, .level_count = 1, .warmup = 10};
-    run(&p);
-    for (uint32_t step = 0; step < STEPS; step++) assert_int_equal(p.due[step], step >= 10 && (step - 10) % 4 == 0 ? 8 : 0);
-    static plan q = {.levels = {{4, 8}}, .level_count = 1, .warmup = 10, .hierarchical = true};
-    run(&q);
-    for (uint32_t step = 0; step < STEPS; step++) assert_int_equal(q.due[step], step >= 10 && step % 4 == 0 ? 8 : 0);
+    for (uint32_t r = 0; r < RANKS; r++) assert_true(p->values[r][step] == (averaged ? (RANKS - 1) / 2.0f : (float)r));
+}
+
+static void run_grid(plan *p, uint64_t warmup, bool hierarchical)
+{
+    *p = (plan){.levels = {{4, RANKS}}, .level_count = 1, .warmup = warmup, .hierarchical = hierarchical, .resets = true};
+    cd_test_row("%s, warm-up %d", hierarchical ? "hierarchical" : "periodic", (int)warmup);
+    run(p);
+    for (uint32_t r = 0; r < RANKS; r++) assert_true(p->untouched[r] == (float)r);
+}
+
+/* AVG-01: counted from the end of the warm-up. Upstream's warm-ups, and one that is no multiple of anything. */
+TEST(averager, a_periodic_one_averages_at_its_steps_and_at_no_other) /* TI-G-02 */
+{
+    static const uint64_t warmups[5] = {12, 13, 14, 15, 10};
+    static plan p;
+    for (int w = 0; w < 5; w++) {
+        run_grid(&p, warmups[w], false);
+        for (uint64_t step = 0; step < STEPS; step++) {
+            bool is_due = step >= warmups[w] && (step - warmups[w]) % 4 == 0;
+            assert_int_equal(p.due[step], is_due ? RANKS : 0);
+            assert_averaged(&p, step, is_due);
+        }
+    }
+}
+
+/* AVG-03, AVG-04: with one level the period divides the step and not what passed since the warm-up. The two are the same when
+** the warm-up is a multiple of the period. Upstream's warm-ups 13 to 15 are not: its test replaces the hierarchical averager by
+** a periodic one before it begins, and so cannot see it. */
+TEST(averager, one_level_is_a_periodic_one_in_phase_with_it) /* TI-G-03 */
+{
+    static plan periodic, one_level;
+    for (uint64_t warmup = 0; warmup < 16; warmup++) {
+        run_grid(&periodic, warmup, false);
+        run_grid(&one_level, warmup, true);
+        bool is_same = memcmp(periodic.values, one_level.values, sizeof periodic.values) == 0;
+        assert_true(is_same == (warmup % 4 == 0));
+        for (uint64_t step = 0; step < STEPS; step++) assert_averaged(&one_level, step, step >= warmup && step % 4 == 0);
+    }
 }
 
 static cddp_status refuse(cddp_rank *rank, void *argument, cddp_error *err)
@@ -139,5 +172,6 @@ TEST(averager, refuses_settings_that_cannot_work_by_name)
     fixture_destroy(&f);
 }
 
-TEST_MAIN(ROW(averager, levels_average_when_upstream_says), ROW(averager, a_periodic_one_counts_from_its_warm_up),
+TEST_MAIN(ROW(averager, levels_average_when_upstream_says), ROW(averager, a_periodic_one_averages_at_its_steps_and_at_no_other),
+          ROW(averager, one_level_is_a_periodic_one_in_phase_with_it),
           ROW(averager, refuses_settings_that_cannot_work_by_name))

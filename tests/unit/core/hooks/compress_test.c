@@ -276,16 +276,16 @@ static cddp_status live(const cddp_allocator *allocator, void *argument, cddp_er
 {
     const hungry *h = argument;
     static drive one;
-    static drive_tape tape;
+    static tape kept;
     cddp_hook_context context = {.size = sizeof context, .group = h->group, .allocator = allocator, .options = h->options};
     void *self = NULL;
-    cddp_state_writer writer = {&tape, drive_write};
-    cddp_state_reader reader = {&tape, drive_read};
+    cddp_state_writer writer = {&kept, tape_write};
+    cddp_state_reader reader = {&kept, tape_read};
     cddp_status status = h->hook->create(&context, &self, err);
     if (status != CDDP_OK) return status;
     one.hook = h->hook;
     one.numel = 30;
-    tape.used = tape.read = 0;
+    kept.used = kept.read = 0;
     for (uint32_t step = 0; status == CDDP_OK && step < 2; step++) status = drive_step(&one, h->rank, h->group, self, step, err);
     if (status == CDDP_OK && h->hook->save != NULL) status = h->hook->save(self, &writer, err);
     if (status == CDDP_OK && h->hook->load != NULL) status = h->hook->load(self, &reader, err);

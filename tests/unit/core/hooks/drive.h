@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A hook driven by hand over simulated ranks: one flat bucket of f32 values per step, results kept per rank. */
 #pragma once
+#include "tests/support/tape.h"
 #include "tests/unit/sim/fixture.h"
 
 #include "core/base/error.h"
@@ -24,29 +25,6 @@ typedef struct drive {
     float in[DRIVE_RANKS][DRIVE_STEPS][DRIVE_NUMEL], out[DRIVE_RANKS][DRIVE_STEPS][DRIVE_NUMEL];
 } drive;
 
-typedef struct drive_tape {
-    unsigned char bytes[65536];
-    size_t used, read;
-} drive_tape;
-
-static inline bool drive_write(void *context, const void *bytes, size_t count)
-{
-    drive_tape *t = context;
-    if (t->used + count > sizeof t->bytes) return false;
-    memcpy(t->bytes + t->used, bytes, count);
-    t->used += count;
-    return true;
-}
-
-static inline bool drive_read(void *context, void *bytes, size_t count)
-{
-    drive_tape *t = context;
-    if (t->read + count > t->used) return false;
-    memcpy(bytes, t->bytes + t->read, count);
-    t->read += count;
-    return true;
-}
-
 static inline cddp_status drive_make(const drive *d, cddp_rank *rank, cddp_group *group, void **self, cddp_error *err)
 {
     cddp_hook_context context = {.size = sizeof context, .group = group, .allocator = rank->allocator, .options = d->options};
@@ -55,9 +33,9 @@ static inline cddp_status drive_make(const drive *d, cddp_rank *rank, cddp_group
 
 static inline void drive_swap(const drive *d, cddp_rank *rank, cddp_group *group, void **self, cddp_error *err)
 {
-    drive_tape t = {.used = 0};
-    cddp_state_writer writer = {&t, drive_write};
-    cddp_state_reader reader = {&t, drive_read};
+    tape t = {.used = 0};
+    cddp_state_writer writer = {&t, tape_write};
+    cddp_state_reader reader = {&t, tape_read};
     assert_ok(d->hook->save(*self, &writer, err), err);
     d->hook->destroy(*self);
     *self = NULL;

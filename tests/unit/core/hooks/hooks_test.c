@@ -76,7 +76,7 @@ LAB(allreduce, truly_divides, 3) /* HK-01: differs from no hook in the last bit 
     CHECK(bits == 0x3fd55555);
 }
 
-LAB(noop, leaves_gradients_local, 2) /* HK-07, TI-D-24 */
+LAB(noop, leaves_gradients_local, 2) /* HK-07 */
 {
     lane_add(l, "p", CDDP_F32, 2);
     lane_wrap(l);
@@ -115,7 +115,7 @@ static cddp_status watch(void *self, cddp_grad_bucket *bucket, cddp_group *group
 }
 static const cddp_hook watcher = {.size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = "watcher", .run = watch};
 
-LAB(hook, is_called_in_bucket_order_and_nothing_is_divided, 3) /* HOOK-04, HOOK-08, TI-D-25 */
+LAB(hook, is_called_in_bucket_order_and_nothing_is_divided, 3) /* HOOK-04, HOOK-08 */
 {
     what[l->r] = (seen){0};
     l->options.bucket_cap_mb = 0.00001;
@@ -213,7 +213,7 @@ LAB(hook, result_is_used_verbatim, 3) /* HOOK-08, TI-D-08 */
     CHECK(lane_value(l, 0) == 7.0);
 }
 
-/* TI-D-19, TI-C-06: stages. Sum, then × 10, then a second sum over ranks, then ÷ 2: for gradients 1, W=2: 1·2·10·2/2 = 20. */
+/* TI-D-19: stages. Sum, then × 10, then a second sum over ranks, then ÷ 2: for gradients 1, W=2: 1·2·10·2/2 = 20. */
 static cddp_status last_stage(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
 {
     (void)self;

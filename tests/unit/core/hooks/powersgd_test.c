@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* PowerSGD over simulated ranks: when it compresses, what it keeps of the mean, what it owes, what it remembers. */
+#include "tests/support/tape.h"
 #include "tests/unit/sim/fixture.h"
 
 #include "core/base/prng.h"
@@ -51,29 +52,6 @@ static double gradient(const job *j, uint32_t rank, uint32_t step, int i)
     }
     cd_prng q = cd_prng_split_index(&p, "e", (uint64_t)i);
     return (double)cd_prng_between(&q, -64, 64) / 64.0;
-}
-
-typedef struct tape {
-    unsigned char bytes[65536];
-    size_t used, read;
-} tape;
-
-static bool tape_write(void *context, const void *bytes, size_t count)
-{
-    tape *t = context;
-    if (t->used + count > sizeof t->bytes) return false;
-    memcpy(t->bytes + t->used, bytes, count);
-    t->used += count;
-    return true;
-}
-
-static bool tape_read(void *context, void *bytes, size_t count)
-{
-    tape *t = context;
-    if (t->read + count > t->used) return false;
-    memcpy(bytes, t->bytes + t->read, count);
-    t->read += count;
-    return true;
 }
 
 static cddp_status create(const job *j, cddp_rank *rank, cddp_group *group, void **self, cddp_error *err)
@@ -221,7 +199,7 @@ TEST(powersgd, leaves_what_does_not_pay_uncompressed)
     assert_true(error_of(&j, 2) > 0.1);
 }
 
-/* PSG-11, TI-M-14 */
+/* PSG-11, TI-M-14: exact at full rank and on gradients of the configured rank; errors telescope; and the batched form. */
 TEST(powersgd, is_lossless_at_full_rank)
 {
     job_of(&cd_hook_powersgd, "start_powerSGD_iter=2,matrix_approximation_rank=12,min_compression_rate=0");
@@ -229,7 +207,7 @@ TEST(powersgd, is_lossless_at_full_rank)
     for (uint32_t step = 0; step < STEPS; step++) assert_true(error_of(&j, step) < 2e-6);
 }
 
-TEST(powersgd, is_lossless_on_gradients_whose_mean_has_the_configured_rank)
+TEST(powersgd, is_lossless_on_gradients_whose_mean_has_the_configured_rank) /* TI-M-14 */
 {
     /* Without feedback: the errors that ranks owe each other would be compressed too, and their rounding with them. */
     job_of(&cd_hook_powersgd, "start_powerSGD_iter=2,matrix_approximation_rank=2,use_error_feedback=false");
@@ -240,7 +218,7 @@ TEST(powersgd, is_lossless_on_gradients_whose_mean_has_the_configured_rank)
 
 /* PSG-11: Σ outputs = Σ means - mean of the last errors, per element. Each of the 6 compressed steps rounds the
 ** error twice and the output once, of values below 8: 6 · 3 · 8 · 2^-24 bounds it. */
-TEST(powersgd, error_feedback_telescopes)
+TEST(powersgd, error_feedback_telescopes) /* TI-M-14 */
 {
     const char *options[] = {"start_powerSGD_iter=2", "start_powerSGD_iter=2,warm_start=false,matrix_approximation_rank=2",
                              "start_powerSGD_iter=2,feedback_every_n_iters=3"};
@@ -336,7 +314,7 @@ TEST(powersgd, the_rank_follows_its_schedule)
     assert_true(error_of(&j, 6) > 0.1);
 }
 
-TEST(batched_powersgd, compresses_the_whole_bucket_and_telescopes)
+TEST(batched_powersgd, compresses_the_whole_bucket_and_telescopes) /* TI-M-14 */
 {
     job_of(&cd_hook_batched_powersgd, "start_powerSGD_iter=2");
     run(&j);

@@ -6,6 +6,7 @@
 #include "core/tensor/cpu.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/symbol.h"
+#include "tests/support/tape.h"
 #include "tests/unit/core/tensor/fixture.h"
 
 #include <math.h>
@@ -199,38 +200,15 @@ TEST(optimizer, on_shape_nothing_moves_but_state_appears)
 
 /* ---- saved state ---- */
 
-typedef struct medium {
-    unsigned char bytes[4096];
-    size_t used, at, limit; /* limit: writing or reading more fails */
-} medium;
-
-static bool medium_write(void *context, const void *bytes, size_t byte_count)
-{
-    medium *m = context;
-    if (m->used + byte_count > m->limit) return false;
-    memcpy(m->bytes + m->used, bytes, byte_count);
-    m->used += byte_count;
-    return true;
-}
-
-static bool medium_read(void *context, void *bytes, size_t byte_count)
-{
-    medium *m = context;
-    if (m->at + byte_count > m->used) return false;
-    memcpy(bytes, m->bytes + m->at, byte_count);
-    m->at += byte_count;
-    return true;
-}
-
 TEST(optimizer, a_loaded_state_goes_on_bit_for_bit)
 {
     for (int kind = 0; kind < CD_OPTIMIZER_KIND_COUNT; kind++)
         for (int present = 0; present < 2; present++) {
-            static medium m;
+            static tape m;
             subject a, b;
             uint64_t da, db;
             cd_optimizer_options options = with((cd_optimizer_kind)kind, 0.125, 0.5, 0.25);
-            m = (medium){.limit = sizeof m.bytes};
+            m = (tape){.used = 0};
             subject_init(&a, cddp_device_cpu(), CDDP_F32, &options);
             subject_init(&b, cddp_device_cpu(), CDDP_F32, &options);
             set_gradient(&a, 0.375);
@@ -239,9 +217,9 @@ TEST(optimizer, a_loaded_state_goes_on_bit_for_bit)
             for (int step = 0; step < 3; step++) assert_ok(cd_optimizer_step(a.optimizer, &a.f.err), &a.f.err);
             assert_ok(cd_optimizer_step(b.optimizer, &b.f.err), &b.f.err); /* a state that must give way */
             cd_optimizer_set_lr(a.optimizer, 0.0625);
-            assert_ok(cd_optimizer_save(a.optimizer, &(cddp_state_writer){&m, medium_write}, &a.f.err), &a.f.err);
-            assert_ok(cd_optimizer_load(b.optimizer, &(cddp_state_reader){&m, medium_read}, &b.f.err), &b.f.err);
-            assert_int_equal(m.at, m.used);
+            assert_ok(cd_optimizer_save(a.optimizer, &(cddp_state_writer){&m, tape_write}, &a.f.err), &a.f.err);
+            assert_ok(cd_optimizer_load(b.optimizer, &(cddp_state_reader){&m, tape_read}, &b.f.err), &b.f.err);
+            assert_int_equal(m.read, m.used);
             assert_true(cd_optimizer_get_lr(b.optimizer) == 0.0625);
             assert_ok(b.w.device->copy(&b.w, &a.w, NULL, &b.f.err), &b.f.err);
             set_gradient(&a, -0.5);
@@ -261,35 +239,35 @@ TEST(optimizer, a_loaded_state_goes_on_bit_for_bit)
 
 TEST(optimizer, a_state_that_does_not_fit_is_refused_with_both_sides)
 {
-    static medium m;
+    static tape m;
     subject adam, sgd;
     cd_optimizer_options a = cd_optimizer_options_default(CD_OPTIMIZER_adam), g = with(CD_OPTIMIZER_sgd, 0.1, 0.9, 0);
-    cddp_state_reader reader = {&m, medium_read};
+    cddp_state_reader reader = {&m, tape_read};
     subject_init(&adam, cddp_device_cpu(), CDDP_F32, &a);
     subject_init(&sgd, cddp_device_cpu(), CDDP_F64, &g);
-    m = (medium){.limit = sizeof m.bytes};
-    assert_ok(cd_optimizer_save(adam.optimizer, &(cddp_state_writer){&m, medium_write}, &adam.f.err), &adam.f.err);
+    m = (tape){.used = 0};
+    assert_ok(cd_optimizer_save(adam.optimizer, &(cddp_state_writer){&m, tape_write}, &adam.f.err), &adam.f.err);
     assert_fails(cd_optimizer_load(sgd.optimizer, &reader, &sgd.f.err), CDDP_E_MISMATCH, &sgd.f.err,
                  "saved by adam, loaded into sgd");
-    m.at = 0;
+    m.read = 0;
     a.amsgrad = true;
     subject ams;
     subject_init(&ams, cddp_device_cpu(), CDDP_F32, &a);
     assert_fails(cd_optimizer_load(ams.optimizer, &reader, &ams.f.err), CDDP_E_MISMATCH, &ams.f.err,
                  "1 parameters with 2 tensors each were saved, 1 with 3");
-    m.at = 0;
+    m.read = 0;
     subject wide;
     a.amsgrad = false;
     subject_init(&wide, cddp_device_cpu(), CDDP_F64, &a);
     assert_fails(cd_optimizer_load(wide.optimizer, &reader, &wide.f.err), CDDP_E_MISMATCH, &wide.f.err,
                  "parameter w has 12 elements of f64, saved were 12 of f32");
-    m.at = 0;
+    m.read = 0;
     m.bytes[0] ^= 1;
     assert_fails(cd_optimizer_load(adam.optimizer, &reader, &adam.f.err), CDDP_E_CORRUPT, &adam.f.err, "not saved");
-    m.at = m.used;
+    m.read = m.used;
     assert_fails(cd_optimizer_load(adam.optimizer, &reader, &adam.f.err), CDDP_E_IO, &adam.f.err, "reading");
-    m = (medium){.limit = 50};
-    assert_fails(cd_optimizer_save(adam.optimizer, &(cddp_state_writer){&m, medium_write}, &adam.f.err), CDDP_E_IO,
+    m = (tape){.limit = 50};
+    assert_fails(cd_optimizer_save(adam.optimizer, &(cddp_state_writer){&m, tape_write}, &adam.f.err), CDDP_E_IO,
                  &adam.f.err, "writing");
     subject_fini(&adam);
     subject_fini(&ams);

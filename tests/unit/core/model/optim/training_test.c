@@ -4,6 +4,7 @@
 #include "core/model/optim/loss_scaler.h"
 #include "core/model/optim/lr_schedule.h"
 #include "core/tensor/dtype.h"
+#include "tests/support/tape.h"
 #include "tests/unit/core/tensor/fixture.h"
 
 #include <math.h>
@@ -129,46 +130,23 @@ TEST(loss_scaler, an_infinite_scale_is_never_taken)
                  "backoff 1");
 }
 
-typedef struct medium {
-    unsigned char bytes[64];
-    size_t used, at;
-} medium;
-
-static bool medium_write(void *context, const void *bytes, size_t byte_count)
-{
-    medium *m = context;
-    if (m->used + byte_count > sizeof m->bytes) return false;
-    memcpy(m->bytes + m->used, bytes, byte_count);
-    m->used += byte_count;
-    return true;
-}
-
-static bool medium_read(void *context, void *bytes, size_t byte_count)
-{
-    medium *m = context;
-    if (m->at + byte_count > m->used) return false;
-    memcpy(bytes, m->bytes + m->at, byte_count);
-    m->at += byte_count;
-    return true;
-}
-
 TEST(loss_scaler, its_state_is_saved_and_loaded)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    medium m = {.used = 0};
+    tape m = {.used = 0};
     cd_loss_scaler a, b;
     const cd_loss_scaler_options options = {64, 2, 0.5, 5};
     assert_ok(cd_loss_scaler_init(&a, &options, &err), &err);
     assert_ok(cd_loss_scaler_init(&b, &options, &err), &err);
     update(&a, true);
     update(&a, false);
-    assert_ok(cd_loss_scaler_save(&a, &(cddp_state_writer){&m, medium_write}, &err), &err);
-    assert_ok(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, medium_read}, &err), &err);
+    assert_ok(cd_loss_scaler_save(&a, &(cddp_state_writer){&m, tape_write}, &err), &err);
+    assert_ok(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, tape_read}, &err), &err);
     assert_true(b.scale == 32 && b.growth_tracker == 1);
-    assert_fails(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, medium_read}, &err), CDDP_E_IO, &err, "reading");
+    assert_fails(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, tape_read}, &err), CDDP_E_IO, &err, "reading");
     memset(m.bytes, 0xff, sizeof m.bytes);
-    m.at = 0;
-    assert_fails(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, medium_read}, &err), CDDP_E_CORRUPT, &err,
+    m.read = 0;
+    assert_fails(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, tape_read}, &err), CDDP_E_CORRUPT, &err,
                  "scale is");
 }
 

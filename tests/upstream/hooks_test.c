@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Upstream's tests of comm hooks: a hook beside plain DDP, a chain of futures, a wrapper over a subgroup.
+**
+** The reference is this library without a hook, on the same gradients; its own bits are PyTorch's (golden_ddp).
+*/
+#include "core/base/prng.h"
+#include "core/hooks/hook.h"
+#include "tests/unit/core/ddp/fixture.h"
+
+#include <math.h>
+
+static void use(lane *l, const char *name, const char *options)
+{
+    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(name), NULL, options, &l->err));
+}
+
+/* ---- 40 × 20 (upstream's test_ddp_hooks) ---- */
+
+enum { ROWS = 40, COLUMNS = 20, NUMEL = ROWS * COLUMNS };
+
+/* The loss is the mean of p · x^(1 + rank), x drawn as from a normal distribution: twelve uniform numbers. */
+static void draw(uint32_t rank, double scale, float gradient[NUMEL])
+{
+    cd_prng p = cd_prng_seed(2020);
+    for (int i = 0; i < NUMEL; i++) {
+        double x = 0;
+        for (int k = 0; k < 12; k++) x += (double)cd_prng_between(&p, -(1 << 20), 1 << 20) / (1 << 21);
+        gradient[i] = (float)(scale * pow(x, 1 + (double)rank) / NUMEL);
+    }
+}
+
+static void reduce(lane *l, const float gradient[NUMEL], float reduced[NUMEL])
+{
+    CHECK(l->grads[0].kind == CDDP_GRAD_UNDEFINED);
+    lane_forward(l);
+    CHECK_OK(cddp_grad_define(&l->grads[0], &l->parameters[0].tensor, &l->err));
+    CHECK_OK(l->device->write(&l->grads[0].value, gradient, NUMEL * sizeof *gradient, &l->err));
+    lane_hook(l, 0);
+    lane_end(l);
+    CHECK_OK(l->device->read(&l->grads[0].value, reduced, NUMEL * sizeof *reduced, &l->err));
+}
+
+typedef struct parity {
+    const char *hook;
+    double scale, atol;
+} parity;
+
+static double farthest(const float *a, const float *b)
+{
+    double most = 0;
+    for (int i = 0; i < NUMEL; i++) most = fmax(most, fabs((double)a[i] - (double)b[i]));
+    return most;
+}
+
+/* QNT-04: the mean over the ranks of half a step of each; the sums in f32 add their own rounding. */
+static double quantisation_bound(const lane *l, const parity *p)
+{
+    double bound = 0;
+    for (uint32_t r = 0; r < l->w; r++) {
+        float gradient[NUMEL], least = 0, most = 0;
+        draw(r, p->scale, gradient);
+        for (int i = 0; i < NUMEL; i++) least = fminf(least, gradient[i]), most = fmaxf(most, gradient[i]);
+        bound += ((double)most - (double)least) / 255 / 2 / l->w;
+    }
+    return bound * (1 + 0x1p-12);
+}
+
+static void parity_body(lane *l)
+{
+    static float reference[LAB_RANKS][NUMEL], hooked[LAB_RANKS][NUMEL], gradient[LAB_RANKS][NUMEL];
+    const parity *p = l->lab->data;
+    lane_add(l, "p", CDDP_F32, NUMEL);
+    draw(l->r, p->scale, gradient[l->r]);
+    lane_wrap(l);
+    reduce(l, gradient[l->r], reference[l->r]);
+    lane_unwrap(l);
+    lane_zero_grad(l, true);
+    lane_wrap(l);
+    use(l, p->hook, NULL);
+    reduce(l, gradient[l->r], hooked[l->r]);
+    double off = farthest(hooked[l->r], reference[l->r]);
+    l->lab->out[l->r][0] = off;
+    l->lab->out[l->r][1] = quantisation_bound(l, p);
+    l->lab->out[l->r][2] = farthest(gradient[l->r], hooked[l->r]);
+    if (strcmp(p->hook, "noop") == 0) { /* TI-D-24: reduced by hand, what was local is the reference */
+        cddp_work *work = NULL;
+        const cddp_tensor *g = &l->grads[0].value;
+        CHECK(off > p->atol);
+        CHECK_OK(g->device->divide(g, g, l->w, NULL, &l->err));
+        CHECK_OK(cddp_group_allreduce(l->group, g, CDDP_RED_SUM, &work, &l->err));
+        CHECK_OK(cddp_work_wait(work, 0, &l->err));
+        CHECK_OK(g->device->read(g, hooked[l->r], sizeof hooked[l->r], &l->err));
+        CHECK(memcmp(hooked[l->r], reference[l->r], sizeof hooked[l->r]) == 0);
+    }
+}
+
+static lab run_parity(parity p)
+{
+    lab b = {.world_size = 2, .body = parity_body, .data = &p};
+    cd_test_row("%s, scale %g", p.hook, p.scale);
+    lab_run(&b);
+    return b;
+}
+
+TEST(hooks, allreduce_is_plain_ddp) /* TI-D-21; two ranks: no rounding tells multiplying by 1/2 from dividing by 2 */
+{
+    lab b = run_parity((parity){"allreduce", 1, 0});
+    for (int r = 0; r < 2; r++) assert_true(b.out[r][0] == 0);
+}
+
+TEST(hooks, that_compress_stay_within_upstreams_tolerance) /* TI-D-22, TI-D-23 */
+{
+    static const char *const names[3] = {"fp16_compress", "quantize_per_tensor", "quantize_per_channel"};
+    for (int k = 0; k < 3; k++) {
+        lab b = run_parity((parity){names[k], 1, 1e-4});
+        for (int r = 0; r < 2; r++) {
+            assert_true(b.out[r][0] > 0 && b.out[r][0] <= 1e-4); /* the hook is there, and close */
+            if (k > 0) assert_true(b.out[r][0] <= b.out[r][1]);
+        }
+        /* The tolerance is one of these gradients: a hundred times as large they leave it. */
+        b = run_parity((parity){names[k], 100, 1e-4});
+        for (int r = 0; r < 2; r++) assert_true(b.out[r][0] > 1e-4);
+    }
+}
+
+TEST(hooks, noop_leaves_what_an_allreduce_by_hand_makes_equal) /* TI-D-24 */
+{
+    lab b = run_parity((parity){"noop", 1, 1e-4});
+    for (int r = 0; r < 2; r++) assert_true(b.out[r][2] == 0);
+}
+
+/* ---- a hundred iterations beside plain DDP ---- */
+
+enum { ITERATIONS = 100, START = 10 };
+
+typedef struct local_sgd {
+    const char *hook, *options;
+    int validated; /* iterations that equal plain DDP; from then on gradients are the rank's own */
+} local_sgd;
+
+/* A linear layer of one input, which is the rank: that is the gradient of each weight. Plus the iteration, so that no
+** two are alike. */
+static void iterate(lane *l, int i, double gradient[2])
+{
+    lane_zero_grad(l, false);
+    lane_forward(l);
+    lane_grad(l, 1, 1.0 + i);
+    lane_grad(l, 0, (double)l->r + i);
+    lane_end(l);
+    gradient[0] = lane_value(l, 0);
+    gradient[1] = lane_value(l, 1);
+}
+
+static void hundred_body(lane *l)
+{
+    static double plain[LAB_RANKS][ITERATIONS][2];
+    const local_sgd *s = l->lab->data;
+    double hooked[2];
+    lane_add(l, "weight", CDDP_F32, 5);
+    lane_add(l, "bias", CDDP_F32, 5);
+    lane_wrap(l);
+    for (int i = 0; i < ITERATIONS; i++) iterate(l, i, plain[l->r][i]);
+    lane_unwrap(l);
+    lane_zero_grad(l, true);
+    lane_wrap(l);
+    use(l, s->hook, s->options);
+    for (int i = 0; i < ITERATIONS; i++) {
+        const double mean = ((double)l->w - 1) / 2 + i;
+        iterate(l, i, hooked);
+        CHECK(plain[l->r][i][0] == mean && plain[l->r][i][1] == 1.0 + i);
+        CHECK(hooked[1] == plain[l->r][i][1]);
+        CHECK(hooked[0] == (i < s->validated ? mean : (double)l->r + i));
+    }
+}
+
+static void run_hundred(uint32_t world, const local_sgd *settings, size_t count)
+{
+    for (size_t k = 0; k < count; k++) {
+        local_sgd s = settings[k];
+        cd_test_row("%s %s over %u ranks", s.hook, s.options != NULL ? s.options : "", (unsigned)world);
+        lab_of(world, hundred_body, &s);
+    }
+}
+
+TEST(hooks, allreduce_is_plain_ddp_for_a_hundred_iterations) /* TI-D-02 */
+{
+    static const local_sgd settings[1] = {{"allreduce", NULL, ITERATIONS}};
+    run_hundred(2, settings, 1);
+    run_hundred(4, settings, 1);
+}
+
+/* TI-D-04: the world as its own subgroup, a start that never comes, and local gradients from the start on. */
+TEST(hooks, post_local_sgd_is_plain_ddp_while_it_reduces_over_everybody)
+{
+    static const local_sgd two[3] = {{"post_local_sgd", "start_localSGD_iter=10,subgroup_size=2", ITERATIONS},
+                                     {"post_local_sgd", "start_localSGD_iter=1000,subgroup_size=1", ITERATIONS},
+                                     {"post_local_sgd", "start_localSGD_iter=10,post_local_gradient_allreduce=false", START}};
+    static const local_sgd four[2] = {{"post_local_sgd", "start_localSGD_iter=10,subgroup_size=4", ITERATIONS},
+                                      {"post_local_sgd", "start_localSGD_iter=10,subgroup_size=1", START}};
+    run_hundred(2, two, 3);
+    run_hundred(4, four, 2);
+}
+
+/* ---- eleven layers ---- */
+
+typedef struct flags {
+    int count;
+    bool is_last[64];
+} flags;
+static flags seen[LAB_RANKS];
+
+static cddp_status note_last(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    (void)self, (void)err;
+    flags *f = &seen[cddp_group_rank(group)];
+    f->is_last[f->count++] = bucket->is_last;
+    future->result = bucket->buffer;
+    return CDDP_OK;
+}
+
+LAB(hooks, see_is_last_on_the_last_bucket_of_every_iteration, 2) /* TI-D-25 */
+{
+    static const cddp_hook noter = {.size = sizeof noter, .abi = CDDP_HOOK_ABI, .name = "noter", .run = note_last};
+    static const char *const names[11] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10"};
+    flags *f = &seen[l->r];
+    for (int i = 0; i < 11; i++) lane_add(l, names[i], CDDP_F32, i == 0 ? 80 : 1600);
+    l->options.bucket_cap_mb = 0.01;
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, &noter, NULL, NULL, &l->err));
+    for (int step = 0; step < 3; step++) {
+        f->count = 0;
+        lane_zero_grad(l, true);
+        lane_iterate(l, 1.0);
+        CHECK((uint32_t)f->count == cddp_ddp_bucket_count(l->ddp) && (f->count > 4 || step == 0));
+        for (int i = 0; i < f->count; i++) CHECK(f->is_last[i] == (i == f->count - 1));
+    }
+}
+
+/* ---- a future whose value is changed by what follows it ---- */
+
+static cddp_status add_one(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+{
+    (void)self, (void)err;
+    float *at = (float *)bucket->buffer.storage + bucket->buffer.offset;
+    for (int64_t i = 0; i < cddp_tensor_numel(&bucket->buffer); i++) at[i] += 1;
+    future->result = bucket->buffer;
+    return CDDP_OK;
+}
+static cddp_status multiply_by_three(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    future->next = add_one;
+    return bucket->buffer.device->scale(&bucket->buffer, &bucket->buffer, 3, NULL, err);
+}
+static cddp_status sum_and_more(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    future->next = multiply_by_three;
+    return cd_future_add_allreduce(future, bucket, &bucket->buffer, group, err);
+}
+
+LAB(future, of_an_allreduce_is_changed_by_what_is_chained_to_it, 3) /* TI-C-06: 2 · W · 3 + 1, in this order */
+{
+    static const cddp_hook chained = {.size = sizeof chained, .abi = CDDP_HOOK_ABI, .name = "chained", .run = sum_and_more};
+    lane_add(l, "p", CDDP_F32, 3);
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, &chained, NULL, NULL, &l->err));
+    lane_iterate(l, 2.0);
+    CHECK(lane_value(l, 0) == 2.0 * l->w * 3 + 1);
+}
+
+/* ---- a wrapper over some of the ranks ---- */
+
+/* What PyTorch's Python hooks do when they are told no group: they divide by the world and sum over it (VER-21). */
+static cddp_group *worlds[LAB_RANKS];
+static cddp_status over_the_world(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    cddp_group *world = worlds[cddp_group_world_rank(group)->rank];
+    cddp_status status = bucket->buffer.device->divide(&bucket->buffer, &bucket->buffer, cddp_group_size(world), NULL, err);
+    future->result = bucket->buffer;
+    return status != CDDP_OK ? status : cd_future_add_allreduce(future, bucket, &bucket->buffer, world, err);
+}
+static const cddp_hook pytorchs = {.size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = "over_the_world", .run = over_the_world};
+
+typedef struct hooked_subgroup {
+    const cddp_hook *hook;
+    const char *inner, *options;
+} hooked_subgroup;
+
+/* How the hook of this row changes a gradient of rank + 1. */
+static double expected_in_pair(const lane *l, const hooked_subgroup *row)
+{
+    const uint32_t first = l->r / 2 * 2;
+    if (row->hook == &pytorchs) return 2.5;
+    if (row->hook == cd_hook_find("noop")) return 1.0 + l->r;
+    return (1.0 + first + 2.0 + first) / 2;
+}
+
+static void subgroup_body(lane *l)
+{
+    const hooked_subgroup *row = l->lab->data;
+    const uint32_t first = l->r / 2 * 2, members[2] = {first, first + 1};
+    const cddp_group_subset subset = {.size = sizeof subset, .name = first == 0 ? "pair 0" : "pair 2", .member_count = 2, .members = members};
+    cddp_group *pair = NULL;
+    uint32_t strangers = 0;
+    worlds[l->r] = l->group;
+    CHECK_OK(cddp_group_create_subset(l->group, &subset, &pair, &l->err));
+    l->options.group = pair;
+    lane_add(l, "p", CDDP_F32, NUMEL);
+    l->parameters[0].tensor.dim_count = 2; /* a matrix, so that it is worth compressing */
+    memcpy(l->parameters[0].tensor.sizes, (int64_t[2]){ROWS, COLUMNS}, 2 * sizeof(int64_t));
+    memcpy(l->parameters[0].tensor.strides, (int64_t[2]){COLUMNS, 1}, 2 * sizeof(int64_t));
+    l->ones[0].dim_count = 2;
+    memcpy(l->ones[0].sizes, l->parameters[0].tensor.sizes, sizeof l->ones[0].sizes);
+    memcpy(l->ones[0].strides, l->parameters[0].tensor.strides, sizeof l->ones[0].strides);
+    lane_wrap(l);
+    if (row->hook != NULL)
+        CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, row->hook, row->inner != NULL ? cd_hook_find(row->inner) : NULL, row->options, &l->err));
+    lane_mark(l);
+    for (int step = 0; step < 4; step++) {
+        lane_zero_grad(l, true);
+        lane_iterate(l, 1.0 + l->r);
+        /* Dyadic numbers; the longest chain of roundings is PowerSGD's: per column (batched: two) three inner products
+        ** of up to 40 elements, a root, two divisions and two products. */
+        const double wanted = expected_in_pair(l, row);
+        CHECK(fabs(lane_value(l, 0) - wanted) <= 2 * (3 * 40 + 5) * 0x1p-24 * wanted);
+    }
+    for (size_t e = l->since; e < l->sink.count; e++)
+        strangers += l->sink.events[e].kind == CDDP_EV_collective_post && l->sink.events[e].as.collective_post.group == cddp_group_id(l->group);
+    CHECK(strangers == (row->hook == &pytorchs ? 4 : 0));
+    lane_unwrap(l);
+    cddp_group_destroy(pair);
+}
+
+/* TI-M-04: HOOK-13 as we decided it. Every hook of the table reduces over the wrapper's own group; the twin, which asks
+** for the world as PyTorch's hooks do, shows what that would be. */
+TEST(hook, of_a_wrapper_over_some_ranks_stays_among_them)
+{
+    static const struct {
+        const char *hook, *inner, *options;
+    } settings[] = {{"fp16_compress_wrapper", "allreduce", NULL},
+                    {"bf16_compress_wrapper", "powersgd", NULL},
+                    {"powersgd", NULL, "start_powerSGD_iter=2"},
+                    {"batched_powersgd", NULL, "start_powerSGD_iter=2,matrix_approximation_rank=2"}, /* padded: rank 2 */
+                    {"topk", NULL, "ratio=1"},
+                    {"post_local_sgd", NULL, "start_localSGD_iter=2,subgroup_size=2"}};
+    hooked_subgroup row = {0};
+    cd_test_row("no hook");
+    lab_of(4, subgroup_body, &row);
+    for (size_t i = 0; cd_hook_get_row(i) != NULL; i++) {
+        row = (hooked_subgroup){cd_hook_get_row(i)->hook, NULL, NULL};
+        for (size_t k = 0; k < sizeof settings / sizeof settings[0]; k++)
+            if (strcmp(settings[k].hook, row.hook->name) == 0) row.inner = settings[k].inner, row.options = settings[k].options;
+        cd_test_row("%s", row.hook->name);
+        lab_of(4, subgroup_body, &row);
+    }
+    row = (hooked_subgroup){&pytorchs, NULL, NULL};
+    lab_of(4, subgroup_body, &row);
+}
+
+TEST_MAIN(ROW(hooks, allreduce_is_plain_ddp), ROW(hooks, that_compress_stay_within_upstreams_tolerance),
+          ROW(hooks, noop_leaves_what_an_allreduce_by_hand_makes_equal), ROW(hooks, allreduce_is_plain_ddp_for_a_hundred_iterations),
+          ROW(hooks, post_local_sgd_is_plain_ddp_while_it_reduces_over_everybody),
+          ROW(hooks, see_is_last_on_the_last_bucket_of_every_iteration),
+          ROW(future, of_an_allreduce_is_changed_by_what_is_chained_to_it), ROW(hook, of_a_wrapper_over_some_ranks_stays_among_them))
