@@ -24,6 +24,9 @@
 #define ALIKE_TOLERANCE 0.02   /* of the largest value: a wrong divisor is off by a factor, casts by 2^-8 */
 #define REBUILD_TOLERANCE 0.02
 
+static const uint32_t worlds[5] = {1, 2, 3, 5, 8};
+static const cddp_dtype dtypes[4] = {CDDP_F32, CDDP_F64, CDDP_F16, CDDP_BF16};
+
 static const struct {
     const char *name, *title;
 } laws[CD_LAW_COUNT] = {
@@ -40,6 +43,9 @@ static const struct {
     [CD_LAW_RANGE] = {"range", "large gradients do not overflow by being summed before they are divided"},
     [CD_LAW_RESUME] = {"resume", "saved, made anew and loaded it goes on bit for bit"},
     [CD_LAW_REBUILD] = {"rebuild", "what is owed follows its parameter into other buckets"},
+    [CD_LAW_NO_SYNC] = {"no_sync", "a gradient that came in parts, without reduction between them, is reduced as the whole"},
+    [CD_LAW_UNUSED] = {"unused", "a parameter without gradient counts as zeros, and a bucket left out changes no other"},
+    [CD_LAW_JOIN] = {"join", "a rank that has run out of inputs counts as one with zeros"},
     [CD_LAW_BYTES] = {"bytes", "no more bytes travel than the hook promises and its declared wire dtype takes"},
 };
 
@@ -226,11 +232,9 @@ static cddp_status try_same_again(battery *t, const cd_trial *trial, cddp_error 
 /* Every dtype × world size, with and without an empty parameter. */
 static cddp_status try_worlds(battery *t, cddp_error *err)
 {
-    static const uint32_t sizes[] = {1, 2, 3, 5, 8};
-    static const cddp_dtype dtypes[] = {CDDP_F32, CDDP_F64, CDDP_F16, CDDP_BF16};
     for (size_t d = 0; d < 4; d++)
         for (size_t w = 0; w < 10; w++) {
-            cd_trial trial = trial_of(t, sizes[w / 2], SHORT, dtypes[d]);
+            cd_trial trial = trial_of(t, worlds[w / 2], SHORT, dtypes[d]);
             trial.empty_vector = w % 2 == 1;
             CD_TRY(cd_trial_run(&trial, t->a, err));
             if (!judge_run(t, &trial, t->a)) continue;
@@ -382,6 +386,70 @@ static cddp_status try_resume(battery *t, uint32_t swap_at, cddp_error *err)
     return CDDP_OK;
 }
 
+/* ---- under the reducer ---- */
+
+/* Whether somebody's gradient made the result that the reducer wrote back, so that it can be compared. */
+static bool is_compared(const cd_trial *trial, uint32_t step, uint32_t parameter)
+{
+    if (trial->lack == CD_TRIAL_LEFT_OUT) return parameter != 2;
+    for (uint32_t r = 0; r < trial->ranks; r++)
+        if (!cd_trial_is_absent(trial, r, step, parameter)) return true;
+    return false;
+}
+
+static bool agree_where_present(const cd_trial *trial, const cd_trial_result *a, const cd_trial_result *b, char *at, size_t at_bytes)
+{
+    for (uint32_t r = 0; r < trial->ranks; r++)
+        for (uint32_t s = 0; s < cd_trial_inputs(trial, r); s++)
+            for (uint32_t p = 0; p < CD_TRIAL_PARAMETERS; p++) {
+                int64_t numel, from = cd_trial_offset(trial, p, &numel);
+                for (int64_t e = from; e < from + numel && is_compared(trial, s, p); e++) {
+                    if (same_bits(a->out[r][s][e], b->out[r][s][e])) continue;
+                    snprintf(at, at_bytes, "%s, rank %u of %u, step %u, element %lld is %.9g; with zeros in a whole backward it is %.9g",
+                             cddp_dtype_name(trial->dtype), r, trial->ranks, s, (long long)e, a->out[r][s][e], b->out[r][s][e]);
+                    return false;
+                }
+            }
+    return true;
+}
+
+/* The trial and its twin, whose zeros a hook must bear as well. What fails everywhere is the other laws'. */
+static cddp_status try_ride(battery *t, cd_hook_law law, const cd_trial *trial, cddp_error *err)
+{
+    char at[240];
+    cd_trial twin = *trial;
+    twin.fills_up = true;
+    CD_TRY(cd_trial_run(&twin, t->b, err));
+    if (t->b->refused || t->card->lines[CD_LAW_RUNS].failed_count > 0) return CDDP_OK;
+    CD_TRY(cd_trial_run(trial, t->a, err));
+    if (!runs(t->b)) judge(t, law, "%s, zeros on one rank only: %s", cddp_dtype_name(trial->dtype), t->b->failure);
+    else if (!runs(t->a)) judge(t, law, "%s: %s", cddp_dtype_name(trial->dtype), t->a->failure);
+    else if (!agree_where_present(trial, t->a, t->b, at, sizeof at)) judge(t, law, "%s", at);
+    else judge(t, law, NULL);
+    return CDDP_OK;
+}
+
+/* Not for a hook that writes where it has no business: a reducer's memory is not guarded as a trial's is. */
+static cddp_status try_reducer(battery *t, uint32_t ranks, cddp_dtype dtype, cddp_error *err)
+{
+    if (t->card->lines[CD_LAW_UNTOUCHED].failed_count > 0) return CDDP_OK;
+    static const struct {
+        cd_hook_law law;
+        cd_trial_lack lack;
+    } cases[] = {{CD_LAW_NO_SYNC, CD_TRIAL_IN_PARTS}, {CD_LAW_UNUSED, CD_TRIAL_UNUSED}, {CD_LAW_UNUSED, CD_TRIAL_LEFT_OUT},
+                 {CD_LAW_JOIN, CD_TRIAL_UNEVEN}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cd_trial trial = trial_of(t, ranks, SHORT, dtype);
+        trial.active_steps = SHORT;
+        trial.through_reducer = true;
+        trial.lack = cases[i].lack;
+        CD_TRY(try_ride(t, cases[i].law, &trial, err));
+        trial.accumulates = true;
+        if (trial.lack == CD_TRIAL_IN_PARTS && t->subject->hook->accumulate != NULL) CD_TRY(try_ride(t, cases[i].law, &trial, err));
+    }
+    return CDDP_OK;
+}
+
 static bool all_finite(const cd_trial *trial, const cd_trial_result *r)
 {
     for (uint32_t s = 0; s < trial->steps; s++)
@@ -416,6 +484,9 @@ cddp_status cd_hook_battery_run(const cd_hook_subject *subject, cd_hook_card *ca
     CD_TRY_OUT(try_divisor(&t, 8, err));
     CD_TRY_OUT(try_long_run(&t, err));
     for (uint32_t swap_at = 1; swap_at < SHORT; swap_at += 2) CD_TRY_OUT(try_resume(&t, swap_at, err));
+    for (size_t d = 0; d < 4; d++) CD_TRY_OUT(try_reducer(&t, 3, dtypes[d], err));
+    for (size_t w = 0; w < 5; w++)
+        if (worlds[w] != 3) CD_TRY_OUT(try_reducer(&t, worlds[w], CDDP_F32, err));
     for (uint32_t ranks = 3; ranks <= 8; ranks += 5) {
         CD_TRY_OUT(try_range(&t, CDDP_F32, ranks, err));
         CD_TRY_OUT(try_range(&t, CDDP_F16, ranks, err));

@@ -21,6 +21,9 @@ typedef enum cd_hook_law {
     CD_LAW_RANGE,     /* W gradients of half of what f16 holds do not overflow (GRD-11) */
     CD_LAW_RESUME,    /* saved, made anew and loaded it goes on bit for bit */
     CD_LAW_REBUILD,   /* what is owed follows its parameter into other buckets (REB-10) */
+    CD_LAW_NO_SYNC,   /* a gradient that came in parts is reduced as the whole */
+    CD_LAW_UNUSED,    /* what has no gradient counts as zeros, and a bucket that is left out changes no other */
+    CD_LAW_JOIN,      /* ranks without inputs count as ranks with zeros */
     CD_LAW_BYTES,     /* no more bytes travel than the declared wire dtype takes */
     CD_LAW_COUNT
 } cd_hook_law;

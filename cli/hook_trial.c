@@ -2,9 +2,11 @@
 /* Driving a hook through steps, buckets, a rebuild and a resume, on the simulator.
 **
 ** The reducer's part is played here, in its order: run for every bucket, then the futures in rounds, bucket by bucket
-** (HOOK-04, HOOK-09). Not here: what the numbers must be (hook_battery.c).
+** (HOOK-04, HOOK-09). Not here: what the numbers must be (hook_battery.c), and trials in which the reducer plays itself
+** (hook_ride.c).
 */
 #include "cli/hook_trial.h"
+#include "cli/hook_trial_parts.h"
 
 #include "backends/sim/sim_backend.h"
 #include "core/base/error.h"
@@ -62,7 +64,7 @@ int64_t cd_trial_offset(const cd_trial *trial, uint32_t parameter, int64_t *nume
 
 /* Multiples of 1/4 up to 2, never 0, so that sums of 8 are exact in every dtype; a constant sign pattern per element,
 ** so that steps add up; the mean over elements is small. */
-static double gradient_at(const cd_trial *t, uint32_t rank, uint32_t step, int64_t element)
+double cd_trial_gradient(const cd_trial *t, uint32_t rank, uint32_t step, int64_t element)
 {
     if (step >= t->active_steps) return 0.0;
     if (t->values == CD_TRIAL_LARGE) return 32768.0;
@@ -155,7 +157,7 @@ static void fill_room(run *r, uint32_t rank, uint32_t step, uint32_t index)
         m->gradients[i] = cddp_tensor_of(buffer.device, m->bytes, GUARD + m->offsets[i], t->dtype, sizes, is_matrix ? 2 : 1);
         m->models[i] = cddp_tensor_of(buffer.device, r->model[rank], from, CDDP_F64, sizes, is_matrix ? 2 : 1);
         for (int64_t e = 0; e < own; e++) {
-            double value = gradient_at(t, rank, step, from + e);
+            double value = cd_trial_gradient(t, rank, step, from + e);
             r->result->in[rank][step][from + e] = value;
             cd_host_set(&buffer, m->offsets[i] + e, value);
         }
@@ -257,6 +259,10 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
     void *self = NULL;
     cddp_status status = CDDP_OK;
     CD_TRY(cddp_group_create(&options, &group, err));
+    if (r->trial->through_reducer) {
+        status = cd_trial_ride(r->trial, r->result, group, err);
+        goto out;
+    }
     CD_TRY_OUT(make(r, rank, group, &self, err));
     for (uint32_t step = 0; step < r->trial->steps; step++) {
         if (r->trial->swap_at != 0 && step == r->trial->swap_at) CD_TRY_OUT(swap_state(r, rank, group, &self, err));

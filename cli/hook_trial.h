@@ -5,6 +5,8 @@
 ** lie in other buckets. Every buffer lies inside guarded memory of its own that is left alone after its step, so that a
 ** write at a wrong place, or too late, is seen.
 **
+** With through_reducer the reducer drives the hook instead (hook_ride.c): for what changes when and with what a hook is called.
+**
 ** Lifetime   a trial is the caller's; it points to nothing of its own.
 ** Errors     what a rank's hook answers is in `failure`; run fails only when no world can be made.
 */
@@ -23,6 +25,14 @@ typedef enum cd_trial_values {
     CD_TRIAL_LARGE      /* 2^15 everywhere: half of what f16 holds (GRD-11) */
 } cd_trial_values;
 
+typedef enum cd_trial_lack {
+    CD_TRIAL_WHOLE,
+    CD_TRIAL_IN_PARTS, /* three micro-steps, the first two inside no_sync */
+    CD_TRIAL_UNUSED,   /* some parameters have no gradient on some ranks, or on any */
+    CD_TRIAL_LEFT_OUT, /* a bucket that nobody used is not reduced (skip_all_reduce_unused_params) */
+    CD_TRIAL_UNEVEN    /* ranks run out of inputs, and join */
+} cd_trial_lack;
+
 typedef struct cd_trial {
     const cddp_hook *hook, *inner;
     const char *options;
@@ -34,6 +44,10 @@ typedef struct cd_trial {
     uint32_t rebuild_at; /* other buckets from this step on; 0: never */
     uint64_t schedule;   /* 0: first come, first served; else the seed of random choices */
     bool empty_vector;   /* the vector has no elements */
+    bool through_reducer;
+    cd_trial_lack lack;  /* through the reducer only */
+    bool fills_up;       /* the twin: one whole backward of everything, zeros where the other has nothing */
+    bool accumulates;    /* accumulate_in_hook */
 } cd_trial;
 
 typedef struct cd_trial_result {
@@ -52,5 +66,9 @@ typedef struct cd_trial_result {
 uint32_t cd_trial_bucket_of(const cd_trial *trial, uint32_t parameter, uint32_t step);
 /* The first element of a parameter in a result's arrays, and how many it has. */
 int64_t cd_trial_offset(const cd_trial *trial, uint32_t parameter, int64_t *numel);
+
+/* How many backwards a rank has, and whether it has no gradient of a parameter in one. */
+uint32_t cd_trial_inputs(const cd_trial *trial, uint32_t rank);
+bool cd_trial_is_absent(const cd_trial *trial, uint32_t rank, uint32_t step, uint32_t parameter);
 
 cddp_status cd_trial_run(const cd_trial *trial, cd_trial_result *result, cddp_error *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Eleven broken communication hooks, each of which breaks one law of the report card (cddp-verify hook-conformance).
+/* Fourteen broken communication hooks, each of which breaks one law of the report card (cddp-verify hook-conformance).
 **
 ** Written against the public ports alone, as a user would, and for f32 buckets on the host alone: every other bucket is
 ** refused. Where one needs lossiness to hide in, it sends half of what it has and owes the other half, which is then
@@ -16,6 +16,9 @@
 **     card_late         clears a bucket after its completion          untouched
 **     card_lies         promises a quarter of the bytes and sends them all       bytes
 **     card_by_rank      lets each rank decide whether to reduce       runs
+**     card_skips_zeros  sends no bucket that holds nothing but zeros  join, and unused
+**     card_all_buckets  takes every second call for the end of a backward          unused
+**     card_begins_anew  forgets at each backward what it has accumulated           no_sync
 */
 #include "tests/plants/card_hooks.h"
 
@@ -33,16 +36,16 @@ typedef struct card_state {
     uint16_t half[SLOTS][NUMEL_MAX];
     uint64_t counter;
     cddp_tensor last; /* the bucket before */
-    bool has_last;
+    bool has_last, accumulates;
 } card_state;
 
 static cddp_status card_create(const cddp_hook_context *context, void **self, cddp_error *err)
 {
-    (void)context;
     card_state *s = calloc(1, sizeof *s);
     if (s == NULL) {
         return cddp_error_set(err, CDDP_E_NOMEM, "no memory for a planted hook");
     }
+    s->accumulates = context->accumulates;
     *self = s;
     return CDDP_OK;
 }
@@ -251,6 +254,71 @@ static cddp_status run_by_rank(void *self, cddp_grad_bucket *bucket, cddp_group 
     return is_small ? CDDP_OK : divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
 
+/* Zeros add nothing. True on all ranks at once, or else the others wait: a rank that has joined has nothing but zeros. */
+static cddp_status run_skips_zeros(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    float *flat = NULL;
+    int64_t numel = 0;
+    bool is_zero = true;
+    const cddp_status status = take(bucket, &flat, &numel, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    for (int64_t i = 0; i < numel; i++) {
+        is_zero = is_zero && flat[i] == 0.0f;
+    }
+    future->result = bucket->buffer;
+    return is_zero ? CDDP_OK : divide_and_sum(bucket, cddp_group_size(group), group, future, err);
+}
+
+/* Two backwards exact, then half; but a backward is not always two calls. */
+static cddp_status run_all_buckets(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    card_state *s = self;
+    float *flat = NULL;
+    int64_t numel = 0;
+    const cddp_status status = take(bucket, &flat, &numel, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    if (s->counter++ / bucket->bucket_count % 3 == 2) {
+        halve_parameters(s, bucket, flat);
+    }
+    return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
+}
+
+static void begin_anew(void *self)
+{
+    card_state *s = self;
+    memset(s->owed, 0, sizeof s->owed);
+}
+
+static cddp_status accumulate(void *self, uint32_t variable, const cddp_tensor *gradient, cddp_error *err)
+{
+    card_state *s = self;
+    const int64_t numel = cddp_tensor_numel(gradient);
+    if (gradient->dtype != CDDP_F32 || numel > NUMEL_MAX) {
+        return cddp_error_set(err, CDDP_E_UNSUPPORTED, "planted hooks take small f32 gradients");
+    }
+    for (int64_t i = 0; i < numel; i++) {
+        s->owed[variable % SLOTS][i] += ((const float *)gradient->storage)[gradient->offset + i];
+    }
+    return CDDP_OK;
+}
+
+static cddp_status run_begins_anew(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    card_state *s = self;
+    float *flat = NULL;
+    int64_t numel = 0;
+    const cddp_status status = take(bucket, &flat, &numel, err);
+    for (uint32_t k = 0; status == CDDP_OK && s->accumulates && k < bucket->parameter_count; k++) {
+        memcpy(flat + bucket->offsets[k], s->owed[bucket->parameter_ids[k] % SLOTS], (size_t)bucket->lengths[k] * sizeof *flat);
+    }
+    return status == CDDP_OK ? divide_and_sum(bucket, cddp_group_size(group), group, future, err) : status;
+}
+
 /* ---- states ---- */
 
 static cddp_status card_save(void *self, const cddp_state_writer *writer, cddp_error *err)
@@ -289,9 +357,13 @@ CARD(wrong_place, run_wrong_place, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(late, run_late, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(lies, run_no_op, CDDP_HOOK_LOSSY, .promise = a_quarter);
 CARD(by_rank, run_by_rank, CDDP_HOOK_LOSSY, .wire_dtype = 0);
+CARD(skips_zeros, run_skips_zeros, CDDP_HOOK_LOSSY, .wire_dtype = 0);
+CARD(all_buckets, run_all_buckets, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
+CARD(begins_anew, run_begins_anew, CDDP_HOOK_LOSSY, .begin_backward = begin_anew, .accumulate = accumulate);
 
 const cddp_hook *const card_hooks[] = {&card_half_sum, &card_divisor, &card_no_op, &card_seed, &card_by_index, &card_forgets, &card_last,
-                                       &card_wrong_place, &card_late, &card_by_rank, &card_lies, NULL};
+                                       &card_wrong_place, &card_late, &card_by_rank, &card_lies, &card_skips_zeros, &card_all_buckets,
+                                       &card_begins_anew, NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
 const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin), .abi = CDDP_PLUGIN_ABI, .name = "card_plants", .version = "1",
