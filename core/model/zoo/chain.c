@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* chain: square linear layers one after the other and nothing else: every layer can run 0, 1 or 2 times, and every
-** number is exact for dyadic parameters and inputs.
+** number is exact for dyadic parameters and inputs. The layers may share one weight, and all but the first may be
+** checkpointed: the first one's input wants no gradient, so that a re-entrant checkpoint around it would have none.
 */
+#include "core/model/checkpoint.h"
 #include "core/model/zoo/parts.h"
 
 #include <stdio.h>
@@ -9,7 +11,7 @@
 #define DEPTH_MAX 64
 
 typedef struct chain {
-    int64_t depth, width, bias, loss;
+    int64_t depth, width, bias, tied, checkpoint, loss;
     cd_linear_part layers[DEPTH_MAX];
 } chain;
 
@@ -17,6 +19,9 @@ static const cd_option options[] = {
     {"depth", CD_OPTION_INTEGER, offsetof(chain, depth), "3", NULL, 1, DEPTH_MAX, "layers"},
     {"width", CD_OPTION_INTEGER, offsetof(chain, width), "4", NULL, 1, 1 << 16, "numbers between layers"},
     {"bias", CD_OPTION_INTEGER, offsetof(chain, bias), "1", NULL, 0, 1, "layers have a bias"},
+    {"tied", CD_OPTION_INTEGER, offsetof(chain, tied), "0", NULL, 0, 1, "all layers share the weight of the first"},
+    {"checkpoint", CD_OPTION_CHOICE, offsetof(chain, checkpoint), "none", "none|reentrant|non_reentrant", 0, 0,
+     "activation checkpointing of every layer but the first"},
     {"loss", CD_OPTION_CHOICE, offsetof(chain, loss), "dot", CD_LOSSES, 0, 0,
      "squared error, inner product with the target, binary or softmax cross-entropy"},
 };
@@ -28,7 +33,10 @@ static cddp_status build(cd_model *model, cddp_error *err)
         char name[32];
         snprintf(name, sizeof name, "layers.%d", (int)i);
         cd_linear_spec spec = {.name = name, .in = m->width, .out = m->width, .bias = m->bias != 0};
-        CD_TRY(cd_linear_register(model, &spec, &m->layers[i], err));
+        if (m->tied && i > 0)
+            CD_TRY(cd_linear_register_tied(model, &spec, m->layers[0].weight, &m->layers[i], err));
+        else
+            CD_TRY(cd_linear_register(model, &spec, &m->layers[i], err));
         CD_TRY(cd_model_add_unit(model, name, 1, err));
     }
     cd_field input = {.name = "x", .kind = CD_FIELD_REAL, .dim_count = 1, .sizes = {m->width}};
@@ -37,15 +45,23 @@ static cddp_status build(cd_model *model, cddp_error *err)
     return cd_model_add_output(model, &target, err);
 }
 
+static cddp_status run_layer(cd_graph *graph, void *context, cd_value *x, cd_value **y, cddp_error *err)
+{
+    return cd_linear_run(graph, context, x, y, err);
+}
+
 static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
                            cddp_error *err)
 {
-    const chain *m = model->state;
+    chain *m = model->state;
     cd_value *x = NULL;
     CD_TRY(cd_graph_input(graph, &batch->inputs[0], &x, err));
-    for (size_t i = 0; i < model->unit_count; i++)
+    for (size_t i = 0; i < model->unit_count; i++) {
+        cd_checkpoint_kind kind = i > 0 ? (cd_checkpoint_kind)m->checkpoint : CD_CHECKPOINT_NONE;
+        cd_checkpoint checkpoint = {kind, run_layer, &m->layers[i]};
         for (uint8_t use = 0; use < cd_model_unit_uses(model, batch, i); use++)
-            CD_TRY(cd_linear_run(graph, &m->layers[i], x, &x, err));
+            CD_TRY(cd_checkpoint_run(graph, &checkpoint, x, &x, err));
+    }
     outputs->values[0] = x;
     return CDDP_OK;
 }
@@ -59,7 +75,7 @@ static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_
 
 const cd_model_type cd_model_chain = {
     .name = "chain",
-    .summary = "square linear layers; each may run 0, 1 or 2 times",
+    .summary = "square linear layers; each may run 0, 1 or 2 times; one weight for all, checkpointing",
     .options = options,
     .option_count = CD_COUNT_OF(options),
     .state_bytes = sizeof(chain),

@@ -14,21 +14,55 @@ static cd_init uniform(int64_t fan_in)
     return (cd_init){CD_INIT_UNIFORM, 1 / sqrt((double)(fan_in > 0 ? fan_in : 1))};
 }
 
+static uint64_t positions_of(const cd_linear_spec *spec)
+{
+    return spec->positions > 0 ? (uint64_t)spec->positions : 1;
+}
+
+static uint64_t weight_cost(const cd_linear_spec *spec)
+{
+    return 2 * (uint64_t)(spec->out * spec->in) * positions_of(spec);
+}
+
+static cddp_status register_bias(cd_model *model, const cd_linear_spec *spec, cd_linear_part *made, cddp_error *err)
+{
+    cd_parameter_spec p = {.name = "bias",
+                           .dtype = model->dtype,
+                           .dim_count = 1,
+                           .sizes = {spec->out},
+                           .init = uniform(spec->in),
+                           .forward_cost = (uint64_t)spec->out * positions_of(spec)};
+    made->has_bias = spec->bias;
+    return spec->bias ? cd_module_add_parameter(model->module, &p, &made->bias, err) : CDDP_OK;
+}
+
 cddp_status cd_linear_register(cd_model *model, const cd_linear_spec *spec, cd_linear_part *part, cddp_error *err)
 {
-    uint64_t positions = spec->positions > 0 ? (uint64_t)spec->positions : 1;
-    cd_linear_part made = {.has_bias = spec->bias};
+    cd_linear_part made = {0};
     CD_TRY(cd_module_push(model->module, err, "%s", spec->name));
     cd_parameter_spec p = {.name = "weight",
                            .dtype = model->dtype,
                            .dim_count = 2,
                            .sizes = {spec->out, spec->in},
                            .init = uniform(spec->in),
-                           .forward_cost = 2 * (uint64_t)(spec->out * spec->in) * positions};
+                           .forward_cost = weight_cost(spec)};
     CD_TRY(cd_module_add_parameter(model->module, &p, &made.weight, err));
-    p.name = "bias", p.dim_count = 1, p.forward_cost = (uint64_t)spec->out * positions;
-    if (spec->bias) CD_TRY(cd_module_add_parameter(model->module, &p, &made.bias, err));
+    CD_TRY(register_bias(model, spec, &made, err));
     cd_module_pop(model->module);
+    *part = made;
+    return CDDP_OK;
+}
+
+cddp_status cd_linear_register_tied(cd_model *model, const cd_linear_spec *spec, uint32_t weight, cd_linear_part *part,
+                                    cddp_error *err)
+{
+    cd_linear_part made = {.weight = weight};
+    CD_TRY(cd_module_push(model->module, err, "%s", spec->name));
+    CD_TRY(cd_module_add_alias(model->module, "weight", weight, err));
+    CD_TRY(register_bias(model, spec, &made, err));
+    cd_module_pop(model->module);
+    model->module->parameters[weight].forward_cost += weight_cost(spec);
+    model->module->parameters[weight].backward_cost += 2 * weight_cost(spec);
     *part = made;
     return CDDP_OK;
 }

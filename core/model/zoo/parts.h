@@ -20,6 +20,9 @@ typedef struct cd_linear_spec {
 } cd_linear_spec;
 cddp_status cd_linear_register(cd_model *model, const cd_linear_spec *spec, cd_linear_part *part,
                                cddp_error *err) CDDP_MUST_CHECK;
+/* The weight is another layer's of the same sizes, under a second name; the bias is its own. */
+cddp_status cd_linear_register_tied(cd_model *model, const cd_linear_spec *spec, uint32_t weight, cd_linear_part *part,
+                                    cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_linear_run(cd_graph *graph, const cd_linear_part *part, cd_value *x, cd_value **y,
                           cddp_error *err) CDDP_MUST_CHECK;
 /* With the parameters as constants: they get no gradient. */

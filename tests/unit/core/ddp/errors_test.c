@@ -12,7 +12,7 @@ static void two(lane *l)
 
 /* RED-11, RED-12, TI-B-01, TI-A-19: the faulty backward ends normally with local gradients; the next forward fails, also
 ** inside no_sync, and so does the explicit check. */
-LAB(error, unfinished_reduction_names_the_missing_parameters, 2) /* ERR-01, TI-B-18 */
+LAB(error, unfinished_reduction_names_the_missing_parameters, 2) /* ERR-01 */
 {
     two(l);
     lane_wrap(l);
@@ -29,6 +29,73 @@ LAB(error, unfinished_reduction_names_the_missing_parameters, 2) /* ERR-01, TI-B
     cddp_ddp_get_logging(l->ddp, &log);
     CHECK(log.has_error && strstr(log.error, "'fc2.weight'") != NULL); /* LOG-03 */
 }
+
+/* TI-B-18: one layer of three is not used. Without the search, which is the default, the second forward refuses; asked for,
+** there is nothing to refuse. */
+static void one_of_three_body(lane *l)
+{
+    static const char *const names[3] = {"fc1.weight", "fc2.weight", "fc3.weight"};
+    const bool *asked = l->lab->data; /* for the search, and for views */
+    CHECK(!l->options.find_unused_parameters);
+    l->options.find_unused_parameters = asked[0];
+    l->options.gradient_as_bucket_view = asked[1];
+    for (int i = 0; i < 3; i++) lane_add(l, names[i], CDDP_F32, 2);
+    lane_wrap(l);
+    lane_reach(l, 3);
+    for (int step = 0; step < 2; step++) {
+        if (step == 1 && !asked[0]) {
+            CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE, "1 of 3 parameters received no gradient ('fc3.weight')");
+            return;
+        }
+        lane_zero_grad(l, true);
+        lane_forward(l);
+        lane_grad(l, 1, 1.0 + l->r);
+        lane_grad(l, 0, 1.0 + l->r);
+        lane_end(l);
+    }
+    CHECK_OK(cddp_ddp_forward_begin(l->ddp, true, &l->err));
+    CHECK(lane_value(l, 0) == 1.5 && lane_value(l, 1) == 1.5 && !lane_has(l, 2));
+}
+TEST(error, an_unused_layer_is_one_unless_the_search_is_asked_for)
+{
+    for (int k = 0; k < 4; k++) {
+        bool asked[2] = {k % 2 == 1, k / 2 == 1};
+        cd_test_row("search %d, views %d", asked[0], asked[1]);
+        lab_of(2, one_of_three_body, asked);
+    }
+}
+
+/* TI-B-09: upstream's nested module. Who got no gradient is told by the whole name, also far down; who got one is not named,
+** nor who is ignored. */
+static void nested_body(lane *l)
+{
+    static const struct {
+        const char *name;
+        bool is_used;
+    } module[9] = {{"sub_module.embedding_net.embedding.weight", false}, {"sub_module.embedding_net.lin.weight", false},
+                   {"sub_module.lin.a.weight", true},                    {"sub_module.lin.b.weight", false},
+                   {"sub_module.bn.fc1.weight", true},                   {"sub_module.bn.bn.weight", true},
+                   {"sub_module.bn.bn.bias", true},                      {"sub_module.bn.fc2.weight", true},
+                   {"sub_module.lin_layer.weight", true}};
+    static const char *const ignored[1] = {"sub_module.embedding_net.embedding.weight"};
+    const bool ignores = l->lab->data != NULL;
+    for (int i = 0; i < 9; i++) lane_add(l, module[i].name, CDDP_F32, 2);
+    if (ignores) l->options.parameters_and_buffers_to_ignore = ignored, l->options.ignore_count = 1;
+    lane_wrap(l);
+    lane_forward(l);
+    for (size_t i = 9; i-- > 0;)
+        if (module[i].is_used) lane_grad(l, i, 1.0);
+    lane_end(l);
+    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
+                ignores ? "2 of 8 parameters received no gradient" : "3 of 9 parameters received no gradient");
+    for (int i = 0; i < 9; i++) {
+        char quoted[64];
+        snprintf(quoted, sizeof quoted, "'%s'", module[i].name);
+        CHECK((strstr(l->err.message, quoted) != NULL) == (!module[i].is_used && !(ignores && i == 0)));
+    }
+}
+TEST(error, nested_parameters_without_a_gradient_are_named_in_full) { lab_of(2, nested_body, NULL); }
+TEST(error, nested_parameters_that_are_ignored_are_not_named) { lab_of(2, nested_body, nested_body); }
 
 LAB(error, unfinished_reduction_with_a_graph_search_blames_the_loss, 2) /* ERR-02 */
 {
@@ -299,6 +366,8 @@ LAB(error, a_bucket_of_mixed_dtypes_is_refused, 1) /* ERR-13, BKT-17 */
 
 TEST_MAIN(ROW(error, a_bucket_of_mixed_dtypes_is_refused),
           ROW(error, unfinished_reduction_names_the_missing_parameters),
+          ROW(error, an_unused_layer_is_one_unless_the_search_is_asked_for), ROW(error, nested_parameters_without_a_gradient_are_named_in_full),
+          ROW(error, nested_parameters_that_are_ignored_are_not_named),
           ROW(error, unfinished_reduction_with_a_graph_search_blames_the_loss),
           ROW(error, a_static_graph_that_loses_a_gradient_is_told), ROW(error, a_static_graph_that_gains_a_gradient_is_told),
           ROW(error, ready_twice_names_the_parameter), ROW(error, ready_after_being_declared_unused_gives_the_third_reason),

@@ -398,6 +398,29 @@ LAB(reducer, no_sync_accumulates_and_the_next_backward_reduces_the_total, 2) /* 
     CHECK(lane_value(l, 0) == 4.5); /* (3 + 6) / 2: not divided by the micro-steps */
 }
 
+/* TI-C-04: every other iteration goes past the wrapper, to the module itself: its gradients stay local and are added up
+** until the next one through the wrapper. Iteration i adds (i + 1) · (r + 1); summed by hand, the average of rank + 1 is 1.5. */
+static void past_the_wrapper_body(lane *l)
+{
+    l->options.gradient_as_bucket_view = l->lab->data != NULL;
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_add(l, "q", CDDP_F32, 3);
+    lane_wrap(l);
+    double reduced = 0, own = 0; /* what is the same everywhere, and what this rank added since */
+    for (int i = 0; i < 4; i++) {
+        const bool synchronises = i % 2 == 1;
+        if (synchronises) lane_forward(l);
+        for (size_t p = 2; p-- > 0;) lane_grad(l, p, (i + 1.0) * (1.0 + l->r));
+        lane_end(l);
+        own += i + 1.0;
+        if (synchronises) reduced += own * 1.5, own = 0;
+        for (size_t p = 0; p < 2; p++) CHECK(lane_value(l, p) == reduced + own * (1.0 + l->r));
+    }
+    CHECK(reduced == 15.0);
+}
+TEST(reducer, what_went_past_the_wrapper_is_reduced_by_the_next_synchronised_backward) { lab_of(2, past_the_wrapper_body, NULL); }
+TEST(reducer, what_went_past_the_wrapper_is_reduced_with_views) { lab_of(2, past_the_wrapper_body, past_the_wrapper_body); }
+
 LAB(reducer, the_decision_to_synchronise_falls_in_forward, 2) /* FWD-03 */
 {
     lane_add(l, "p", CDDP_F32, 2);
@@ -477,7 +500,8 @@ TEST_MAIN(ROW(reducer, copying_multiplies_by_the_rounded_reciprocal_and_aliasing
           ROW(reducer, a_rank_without_any_hook_launches_nothing), ROW(reducer, wholly_unused_buckets_can_be_skipped),
           ROW(reducer, tells_when_the_graph_could_have_been_static),
           ROW(reducer, no_sync_accumulates_and_the_next_backward_reduces_the_total),
-          ROW(reducer, the_decision_to_synchronise_falls_in_forward),
+          ROW(reducer, what_went_past_the_wrapper_is_reduced_by_the_next_synchronised_backward),
+          ROW(reducer, what_went_past_the_wrapper_is_reduced_with_views), ROW(reducer, the_decision_to_synchronise_falls_in_forward),
           ROW(reducer, use_in_any_micro_step_of_the_window_counts),
           ROW(reducer, use_in_any_micro_step_of_the_window_counts_with_views),
           ROW(reducer, issues_exactly_the_golden_number_of_collectives))

@@ -129,6 +129,75 @@ LAB(broadcast, makes_parameters_and_buffers_equal_to_rank_zeros, 3) /* INI-11, T
     CHECK(cddp_ddp_variable_count(l->ddp) == 2 && cddp_ddp_variable_index(l->ddp, "frozen") == -1 && cddp_ddp_variable_index(l->ddp, "d") == 1);
 }
 
+/* ---- layouts in memory ---- */
+
+enum { CONV_NUMEL = 48 };
+
+/* Channels last: a dense layout that is not the contiguous one. */
+static void lay_channels_last(cddp_tensor *t)
+{
+    t->dim_count = 4;
+    memcpy(t->sizes, (int64_t[4]){4, 3, 2, 2}, 4 * sizeof(int64_t));
+    memcpy(t->strides, (int64_t[4]){12, 1, 6, 3}, 4 * sizeof(int64_t));
+}
+
+static bool is_channels_last(const cddp_tensor *t)
+{
+    cddp_tensor wanted = *t;
+    lay_channels_last(&wanted);
+    return t->dim_count == 4 && memcmp(t->sizes, wanted.sizes, 4 * sizeof(int64_t)) == 0 &&
+           memcmp(t->strides, wanted.strides, 4 * sizeof(int64_t)) == 0;
+}
+
+/* TI-H-10: a module whose tensors are channels-last can be wrapped: rank 0's values arrive element by element, the layout
+** stays, also that of gradients. */
+static void channels_last_body(lane *l)
+{
+    float values[CONV_NUMEL];
+    l->options.gradient_as_bucket_view = l->lab->data != NULL;
+    cddp_tensor *weight = &lane_add(l, "conv.weight", CDDP_F32, CONV_NUMEL)->tensor;
+    lane_add(l, "conv.bias", CDDP_F32, 4);
+    cddp_tensor *buffer = lane_add_buffer(l, "mask", CDDP_F32, CONV_NUMEL, 0.0);
+    lay_channels_last(weight);
+    lay_channels_last(buffer);
+    for (int k = 0; k < CONV_NUMEL; k++) values[k] = (float)(l->r * 1000) + (float)k;
+    CHECK_OK(l->device->write(weight, values, sizeof values, &l->err)); /* in logical order */
+    CHECK_OK(l->device->write(buffer, values, sizeof values, &l->err));
+    lane_wrap(l);
+    for (int which = 0; which < 2; which++) {
+        const cddp_tensor *t = which == 0 ? weight : buffer;
+        CHECK(is_channels_last(t));
+        CHECK_OK(l->device->read(t, values, sizeof values, &l->err));
+        for (int k = 0; k < CONV_NUMEL; k++) CHECK(values[k] == (float)k);
+        CHECK(((float *)t->storage)[1] == 4.0f); /* the second channel of the first place */
+    }
+    for (int step = 0; step < 3; step++) { /* the third in rebuilt buckets */
+        lane_zero_grad(l, true);
+        lane_forward(l);
+        lane_grad(l, 1, 1.0);
+        CHECK_OK(cddp_grad_define(&l->grads[0], weight, &l->err));
+        for (int k = 0; k < CONV_NUMEL; k++) values[k] = (float)(k * 2) + (float)l->r;
+        CHECK_OK(l->device->write(&l->grads[0].value, values, sizeof values, &l->err));
+        lane_hook(l, 0);
+        lane_end(l);
+        CHECK(is_channels_last(&l->grads[0].value));
+        CHECK_OK(l->device->read(&l->grads[0].value, values, sizeof values, &l->err));
+        for (int k = 0; k < CONV_NUMEL; k++) CHECK(values[k] == (float)(k * 2) + 0.5f);
+    }
+}
+TEST(broadcast, keeps_channels_last_tensors_as_they_lie) { lab_of(2, channels_last_body, NULL); }
+TEST(broadcast, keeps_channels_last_tensors_as_they_lie_with_views) { lab_of(2, channels_last_body, channels_last_body); }
+
+LAB(verify, tells_channels_last_on_one_rank_only, 2) /* TI-H-09: the bytes of the others would be taken in another order */
+{
+    lane_add(l, "conv.weight", CDDP_F32, CONV_NUMEL);
+    cddp_tensor *weight = &l->parameters[0].tensor;
+    lay_channels_last(weight);
+    if (l->r == 1) memcpy(weight->strides, (int64_t[4]){12, 4, 2, 1}, 4 * sizeof(int64_t));
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_MISMATCH, "[12,4,2,1]");
+    CHECK(strstr(l->err.message, "[12,1,6,3]") != NULL);
+}
+
 LAB(broadcast, leaves_buffers_alone_when_they_are_not_synchronised, 2) /* INI-11, MAIN */
 {
     l->options.broadcast_buffers = false;
@@ -260,6 +329,8 @@ LAB(buffers, may_be_replaced_by_the_module, 2) /* BUF-01 */
 
 TEST_MAIN(ROW(verify, every_rank_fails_and_shows_both_sides), ROW(verify, is_left_out_without_init_sync),
           ROW(broadcast, makes_parameters_and_buffers_equal_to_rank_zeros),
+          ROW(broadcast, keeps_channels_last_tensors_as_they_lie), ROW(broadcast, keeps_channels_last_tensors_as_they_lie_with_views),
+          ROW(verify, tells_channels_last_on_one_rank_only),
           ROW(broadcast, leaves_buffers_alone_when_they_are_not_synchronised),
           ROW(broadcast, leaves_ignored_ones_alone_and_reduces_shared_ones_once),
           ROW(broadcast, keeps_at_most_two_in_flight), ROW(buffers, are_broadcast_and_not_averaged),

@@ -27,6 +27,8 @@ static const model_case models[] = {
     {"mlp", NULL, CDDP_F16, true, NULL},
     {"mlp", NULL, CDDP_BF16, true, NULL},
     {"chain", NULL, CDDP_F32, true, NULL},
+    {"chain", "tied=1,checkpoint=reentrant", CDDP_F32, true, NULL},
+    {"chain", "tied=1,checkpoint=non_reentrant,bias=0", CDDP_F64, true, NULL},
     {"cnn", NULL, CDDP_F32, false, NULL},
     {"cnn", "norm=batch,channels=2:3:4,size=4", CDDP_F64, false, NULL},
     {"transformer", NULL, CDDP_F32, false, NULL},
@@ -309,6 +311,47 @@ TEST(tied_lm, has_one_parameter_under_two_names)
     assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 2}, &outputs, &loss), &m.err);
     assert_order(&a, (const uint32_t[]){2, 1, 0}, 3);
     model_close(&m);
+}
+
+/* One weight for three layers receives what three equal weights would receive together, checkpointed or not; inside a
+** re-entrant checkpoint it fires once per layer, else once for all. */
+TEST(chain, of_one_weight_adds_up_what_every_layer_gives_it)
+{
+    static const struct {
+        const char *options;
+        uint32_t order[6], count;
+    } rows[3] = {{"tied=1", {3, 2, 1, 0}, 4},
+                 {"tied=1,checkpoint=reentrant", {3, 0, 2, 0, 1, 0}, 6},
+                 {"tied=1,checkpoint=non_reentrant", {3, 2, 1, 0}, 4}};
+    cd_outputs outputs;
+    cd_value *loss = NULL;
+    model_fixture apart;
+    model_open(&apart, &(model_case){"chain", NULL, CDDP_F64, true, NULL});
+    const cd_parameter *q = apart.model->module->parameters; /* weight and bias of three layers */
+    for (int layer = 1; layer < 3; layer++)
+        for (int64_t i = 0; i < 16; i++) element_set(&q[2 * layer].tensor, i, element_get(&q[0].tensor, i));
+    assert_ok(model_run(&apart, &(model_step){.ids = ids, .count = 3}, &outputs, &loss), &apart.err);
+    for (size_t k = 0; k < 3; k++) {
+        model_fixture tied;
+        arrivals a = {.count = 0};
+        cd_test_row("%s", rows[k].options);
+        model_open(&tied, &(model_case){"chain", rows[k].options, CDDP_F64, true, NULL});
+        const cd_module *module = tied.model->module;
+        assert_int_equal(module->parameter_count, 4);
+        assert_int_equal(cd_module_find_parameter(module, "layers.2.weight"), 0);
+        assert_int_equal(module->parameters[0].forward_cost, q[0].forward_cost + q[2].forward_cost + q[4].forward_cost);
+        cd_graph_callbacks callbacks = {.context = &a, .ready = arrivals_ready};
+        cd_graph_set_callbacks(tied.graph, &callbacks);
+        assert_ok(model_run(&tied, &(model_step){.ids = ids, .count = 3}, &outputs, &loss), &tied.err);
+        assert_order(&a, rows[k].order, rows[k].count);
+        for (int64_t i = 0; i < 16; i++) {
+            double together = 0;
+            for (int layer = 0; layer < 3; layer++) together += element_get(&q[2 * layer].grad.value, i);
+            assert_true(element_get(&module->parameters[0].grad.value, i) == together);
+        }
+        model_close(&tied);
+    }
+    model_close(&apart);
 }
 
 TEST(params, receive_gradients_that_are_known_in_advance)
@@ -633,7 +676,7 @@ TEST_MAIN(ROW(models, all_train_and_their_gradients_are_finite),
           ROW(exact_inputs, make_gradients_independent_of_how_samples_are_split),
           ROW(gan, uses_only_the_half_that_trains), ROW(branchy, uses_the_branch_that_the_batch_names),
           ROW(moe, leaves_experts_that_nobody_chose_unused), ROW(tied_lm, has_one_parameter_under_two_names),
-          ROW(params, receive_gradients_that_are_known_in_advance), ROW(outputs, can_be_left_out_of_the_loss),
+          ROW(chain, of_one_weight_adds_up_what_every_layer_gives_it), ROW(params, receive_gradients_that_are_known_in_advance), ROW(outputs, can_be_left_out_of_the_loss),
           ROW(units, can_run_never_or_twice), ROW(lists, have_the_sizes_of_the_real_networks),
           ROW(lists, carry_the_real_names), ROW(options, that_are_wrong_are_named_with_what_would_be_accepted),
           ROW(options, sparse_is_refused_where_nothing_is_computed), ROW(options, sparse_is_refused_for_low_precision),
