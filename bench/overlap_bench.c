@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What of the communication the reducer leaves exposed: ResNet-50's list, a backward that computes for a given time per
+** tensor (it sleeps until that time, so that the transport has the processors), real processes.
+**
+** Every round measures each bucket's all-reduce alone, then the same buckets posted by hand at the times at which they
+** would be full, as they are and divided by hand before, then DDP with gradient views and with copies. The ideal pipeline
+** begins a bucket when it is full and the one before it has ended, takes the time that the bucket took alone, and computes
+** nothing besides; what it has left at the end of backward is exposed. For DDP with copies the ideal copies all gradients
+** back then, as PyTorch does. Ratios are of one round; quote their medians. Three computations: half as long as the
+** communication, as long, twice as long; with fewer than four cores the first has no processor left to divide on.
+**
+**     overlap_bench [--module FILE.so] [--options KEY=VALUE] [--rounds N]      (under mpirun with an MPI's module)
+*/
+#define _POSIX_C_SOURCE 200809L
+#include "bench/ranks.h"
+#include "bench/replica.h"
+#include "core/base/os.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define ROUNDS_MAX 200
+
+typedef enum phase { BY_HAND, DIVIDED_BY_HAND, DDP_VIEWS, DDP_COPIES, PHASE_COUNT } phase;
+static const char *const phase_names[PHASE_COUNT] = {"posted by hand", "divided by hand", "ddp, views", "ddp, copies"};
+
+typedef struct bench {
+    const bench_list *list;
+    int rounds;
+} bench;
+
+typedef struct rank_side {
+    const bench *b;
+    cddp_group *group;
+    bench_replica replicas[2]; /* with views, with copies */
+    bench_slab slab;
+    uint32_t full_after[BENCH_PARAMETERS_MAX]; /* how many tensors are ready when bucket b is full */
+    double alone_ns[BENCH_PARAMETERS_MAX];
+    double slice_ns; /* of computation per tensor */
+    double exposed[PHASE_COUNT + 1][ROUNDS_MAX]; /* in us; the last: of the ideal pipeline */
+    double ratio[PHASE_COUNT][ROUNDS_MAX];
+} rank_side;
+
+static void sleep_until(uint64_t until_ns)
+{
+    struct timespec t = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR) {
+    }
+}
+
+/* Both ranks go on from here together, as well as they can. */
+static cddp_status meet(const rank_side *r, cddp_error *err)
+{
+    static float one;
+    int64_t numel = 1;
+    cddp_work *work = NULL;
+    cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), &one, 0, CDDP_F32, &numel, 1);
+    BENCH_TRY(cddp_group_allreduce(r->group, &t, CDDP_RED_SUM, &work, err));
+    return cddp_work_wait(work, 0, err);
+}
+
+/* One all-reduce after the other; the mean of both ranks, so that both compute for the same time. */
+static cddp_status measure_alone(rank_side *r, double compute, cddp_error *err)
+{
+    int64_t at = 0, numel = r->slab.count;
+    cddp_work *averaging = NULL;
+    double total_ns = 0;
+    for (uint32_t b = 0; b < r->slab.count; b++) {
+        cddp_work *work = NULL;
+        BENCH_TRY(meet(r, err));
+        const uint64_t start = cd_os_now_ns();
+        BENCH_TRY(bench_slab_post(&r->slab, r->group, b, at, &work, err));
+        BENCH_TRY(cddp_work_wait(work, 0, err));
+        r->alone_ns[b] = (double)(cd_os_now_ns() - start);
+        at += r->slab.sizes[b];
+    }
+    cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), r->alone_ns, 0, CDDP_F64, &numel, 1);
+    BENCH_TRY(cddp_group_allreduce(r->group, &t, CDDP_RED_AVG, &averaging, err));
+    BENCH_TRY(cddp_work_wait(averaging, 0, err));
+    for (uint32_t b = 0; b < r->slab.count; b++) total_ns += r->alone_ns[b];
+    r->slice_ns = compute * total_ns / (double)r->b->list->count;
+    return CDDP_OK;
+}
+
+static double ideal_exposed_us(const rank_side *r)
+{
+    double end = 0;
+    for (uint32_t b = 0; b < r->slab.count; b++) {
+        const double full = r->full_after[b] * r->slice_ns;
+        end = (full > end ? full : end) + r->alone_ns[b];
+    }
+    return (end - (double)r->b->list->count * r->slice_ns) / 1e3;
+}
+
+/* What DDP with copies does at the end, and nobody calls communication. */
+static double copy_back_us(const rank_side *r)
+{
+    const uint64_t start = cd_os_now_ns();
+    memcpy(r->slab.other.storage, r->slab.all.storage, (size_t)cddp_tensor_numel(&r->slab.all) * sizeof(float));
+    return (double)(cd_os_now_ns() - start) / 1e3;
+}
+
+static cddp_status by_hand(rank_side *r, bool divides, uint64_t start, cddp_error *err)
+{
+    const cddp_device *cpu = cddp_device_cpu();
+    cddp_work *works[BENCH_PARAMETERS_MAX];
+    int64_t at = 0;
+    for (uint32_t b = 0; b < r->slab.count; b++) {
+        sleep_until(start + (uint64_t)(r->full_after[b] * r->slice_ns));
+        cddp_tensor piece = cddp_tensor_slice(&r->slab.all, at, r->slab.sizes[b]);
+        if (divides) BENCH_TRY(cpu->multiply_reciprocal(&piece, &piece, cddp_group_size(r->group), NULL, err));
+        BENCH_TRY(bench_slab_post(&r->slab, r->group, b, at, &works[b], err));
+        at += r->slab.sizes[b];
+    }
+    for (uint32_t b = 0; b < r->slab.count; b++) BENCH_TRY(cddp_work_wait(works[b], 0, err));
+    return CDDP_OK;
+}
+
+static cddp_status backward(rank_side *r, bench_replica *replica, uint64_t start, cddp_error *err)
+{
+    const size_t count = r->b->list->count;
+    for (size_t i = 0; i < count; i++) { /* as backward comes: the last layer first */
+        sleep_until(start + (uint64_t)((double)(i + 1) * r->slice_ns));
+        BENCH_TRY(cddp_ddp_mark_variable_ready(replica->ddp, count - 1 - i, err));
+    }
+    return cddp_ddp_backward_end(replica->ddp, err);
+}
+
+static cddp_status measure_phase(rank_side *r, phase which, double *exposed_us, cddp_error *err)
+{
+    bench_replica *replica = &r->replicas[which == DDP_COPIES];
+    const bool is_ddp = which == DDP_VIEWS || which == DDP_COPIES;
+    if (is_ddp) {
+        BENCH_TRY(cddp_ddp_forward_begin(replica->ddp, true, err));
+        BENCH_TRY(cddp_ddp_forward_end(replica->ddp, NULL, err));
+    }
+    BENCH_TRY(meet(r, err));
+    const uint64_t start = cd_os_now_ns();
+    BENCH_TRY(is_ddp ? backward(r, replica, start, err) : by_hand(r, which == DIVIDED_BY_HAND, start, err));
+    *exposed_us = ((double)(cd_os_now_ns() - start) - (double)r->b->list->count * r->slice_ns) / 1e3;
+    return CDDP_OK;
+}
+
+static cddp_status measure(rank_side *r, double compute, cddp_error *err)
+{
+    const int rounds = r->b->rounds;
+    for (int round = 0; round < rounds; round++) {
+        BENCH_TRY(measure_alone(r, compute, err));
+        const double ideal = r->exposed[PHASE_COUNT][round] = ideal_exposed_us(r), copying = copy_back_us(r);
+        for (int k = 0; k < PHASE_COUNT; k++) {
+            const phase which = (phase)((k + round) % PHASE_COUNT); /* rotated, so that no phase profits from its place */
+            BENCH_TRY(measure_phase(r, which, &r->exposed[which][round], err));
+            r->ratio[which][round] = r->exposed[which][round] / (ideal + (which == DDP_COPIES ? copying : 0));
+        }
+    }
+    if (cddp_group_rank(r->group) != 0) return CDDP_OK;
+    printf("computing %.1f times as long as communicating: the ideal pipeline leaves %.1f us exposed\n", compute,
+           bench_median(r->exposed[PHASE_COUNT], rounds));
+    for (int k = 0; k < PHASE_COUNT; k++)
+        printf("  %-16s %10.1f us, %.3f times the ideal\n", phase_names[k], bench_median(r->exposed[k], rounds), bench_median(r->ratio[k], rounds));
+    fflush(stdout);
+    return CDDP_OK;
+}
+
+static cddp_status find_full(rank_side *r, cddp_error *err)
+{
+    uint32_t ready = 0;
+    for (uint32_t b = 0; b < r->slab.count; b++) {
+        cddp_bucket_info info = {.size = sizeof info};
+        BENCH_TRY(cddp_ddp_bucket(r->replicas[0].ddp, b, &info, err));
+        r->full_after[b] = ready += info.variable_count; /* rebuilt, buckets are in the order in which they fill */
+    }
+    return CDDP_OK;
+}
+
+static cddp_status rank_run(cddp_group *group, const char *directory, void *argument, cddp_error *err)
+{
+    static rank_side r;
+    static const double computes[] = {0.5, 1, 2};
+    (void)directory;
+    r.b = argument;
+    r.group = group;
+    for (int i = 0; i < 2; i++) BENCH_TRY(bench_replica_init(&r.replicas[i], r.b->list, group, i == 0, err));
+    for (int i = 0; i < 6; i++) { /* past the rebuild */
+        bench_replica *replica = &r.replicas[i % 2];
+        BENCH_TRY(cddp_ddp_forward_begin(replica->ddp, true, err));
+        BENCH_TRY(cddp_ddp_forward_end(replica->ddp, NULL, err));
+        for (size_t k = 0; k < r.b->list->count; k++) {
+            cddp_grad *grad = &replica->grads[k];
+            if (grad->kind == CDDP_GRAD_UNDEFINED) BENCH_TRY(cddp_grad_define(grad, &replica->parameters[k].tensor, err));
+        }
+        BENCH_TRY(backward(&r, replica, 0, err));
+    }
+    BENCH_TRY(bench_slab_init(&r.slab, r.replicas[0].ddp, err));
+    BENCH_TRY(find_full(&r, err));
+    if (cddp_group_rank(group) == 0)
+        printf("%s: %zu tensors, %.2f MB, %u buckets, %u ranks on %s, %d rounds\n", r.b->list->name, r.b->list->count,
+               (double)cddp_tensor_numel(&r.slab.all) * 4e-6, r.slab.count, cddp_group_size(group), cddp_group_backend_name(group), r.b->rounds);
+    for (size_t i = 0; i < sizeof computes / sizeof computes[0]; i++) BENCH_TRY(measure(&r, computes[i], err));
+    for (int i = 0; i < 2; i++) bench_replica_fini(&r.replicas[i], r.b->list);
+    bench_slab_fini(&r.slab);
+    return CDDP_OK;
+}
+
+int main(int argc, char **argv)
+{
+    bench b = {.rounds = 21};
+    bench_call call = {.module = CDDP_BENCH_MODULE, .size = 2, .body = rank_run, .argument = &b};
+    for (int i = 1; i < argc; i += 2) {
+        if (i + 1 < argc && strcmp(argv[i], "--module") == 0) call.module = argv[i + 1];
+        else if (i + 1 < argc && strcmp(argv[i], "--options") == 0) call.options = argv[i + 1];
+        else if (i + 1 < argc && strcmp(argv[i], "--rounds") == 0) b.rounds = atoi(argv[i + 1]);
+        else return fprintf(stderr, "usage: overlap_bench [--module FILE.so] [--options KEY=VALUE] [--rounds N]\n"), 2;
+    }
+    if (b.rounds < 1 || b.rounds > ROUNDS_MAX) return fprintf(stderr, "--rounds is 1 to %d\n", ROUNDS_MAX), 2;
+    b.list = bench_list_find("resnet50");
+    return b.list != NULL ? bench_run(&call) : 1;
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks for benches: a process world for what can be forked, a solo world for what a launcher started. */
+#define _POSIX_C_SOURCE 200809L
+#include "bench/ranks.h"
+
+#include "cddp/plugin.h"
+#include "cddp/process.h"
+#include "cddp/rendezvous.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define RANKS_MAX 64
+
+typedef struct job {
+    const bench_call *call;
+    const cddp_backend *backend;
+    char directory[40];
+} job;
+
+static cddp_status rank_run(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    const job *j = argument;
+    uint32_t members[RANKS_MAX];
+    cddp_rendezvous *rendezvous = NULL;
+    cddp_group *group = NULL;
+    char url[64];
+    snprintf(url, sizeof url, "file://%s", j->directory);
+    cddp_rendezvous_options meeting = {.size = sizeof meeting, .url = url};
+    if (j->directory[0] != '\0') BENCH_TRY(cddp_rendezvous_open(&meeting, &rendezvous, err));
+    cddp_backend bound = *j->backend;
+    bound.self = rendezvous;
+    for (uint32_t i = 0; i < rank->world_size; i++) members[i] = i;
+    cddp_group_options o = {.size = sizeof o, .backend = &bound, .rank = rank,
+                            .spec = {.size = sizeof o.spec, .name = "bench", .group_rank = rank->rank, .group_size = rank->world_size,
+                                     .members = members, .options = j->call->options}};
+    cddp_status status = cddp_group_create(&o, &group, err);
+    if (status == CDDP_OK) status = j->call->body(group, j->directory, j->call->argument, err);
+    cddp_group_destroy(group);
+    cddp_rendezvous_close(rendezvous);
+    return status;
+}
+
+static int run_forked(job *j)
+{
+    cddp_process_options options = {.size = sizeof options, .world_size = j->call->size};
+    cddp_process_world *world = NULL;
+    cddp_rank_result results[RANKS_MAX];
+    cddp_error err = CDDP_ERROR_INIT;
+    char directory[] = "/tmp/cddp-bench-XXXXXX", command[64];
+    if (mkdtemp(directory) == NULL || cddp_process_world_open(&options, &world, &err) != CDDP_OK) return 1;
+    snprintf(j->directory, sizeof j->directory, "%s", directory);
+    for (uint32_t i = 0; i < j->call->size; i++) results[i] = (cddp_rank_result){.size = sizeof results[i]};
+    int failed = cddp_process_world_ops()->launch(world, rank_run, j, results, &err) != CDDP_OK;
+    for (uint32_t i = 0; i < j->call->size; i++) {
+        failed |= results[i].status != CDDP_OK || results[i].end != CDDP_RANK_RETURNED;
+        if (results[i].status != CDDP_OK) fprintf(stderr, "rank %u: %s\n", i, results[i].error.message);
+    }
+    cddp_process_world_close(world);
+    snprintf(command, sizeof command, "rm -rf %s", directory);
+    return system(command) != 0 || failed;
+}
+
+static const char *read_variable(const char *variable) { return getenv(variable); }
+
+static int run_launched(job *j)
+{
+    cddp_solo_options options = {.size = sizeof options};
+    cddp_solo_world *world = NULL;
+    cddp_error err = CDDP_ERROR_INIT;
+    bool one_host = false;
+    if (!j->backend->launcher->identity(read_variable, &options.rank, &options.world_size, &one_host) || options.world_size > RANKS_MAX)
+        return fprintf(stderr, "ranks of %s are started by %s: put it in front, for 2 to %d ranks\n", j->backend->name, j->backend->launcher->name, RANKS_MAX), 2;
+    if (cddp_solo_world_open(&options, &world, &err) != CDDP_OK) return 1;
+    cddp_status status = rank_run(cddp_solo_world_rank(world), j, &err);
+    if (status != CDDP_OK) fprintf(stderr, "rank %u: %s\n", options.rank, err.message);
+    cddp_solo_world_close(world);
+    if (status == CDDP_OK) j->backend->launcher->leave();
+    return status != CDDP_OK;
+}
+
+int bench_run(const bench_call *call)
+{
+    void *library = dlopen(call->module, RTLD_NOW | RTLD_LOCAL);
+    const cddp_plugin *plugin = library != NULL ? dlsym(library, CDDP_PLUGIN_SYMBOL) : NULL;
+    if (plugin == NULL) return fprintf(stderr, "%s\n", dlerror()), 3;
+    job j = {.call = call, .backend = plugin->backends[0]};
+    return j.backend->launcher != NULL ? run_launched(&j) : run_forked(&j);
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+double bench_median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, compare);
+    return values[count / 2];
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What benches over real transports share: two ranks of a module's backend in one group, and medians.
+**
+** Ranks of a backend without a launcher are forked here; with one (mpirun) this process is a rank already.
+** Errors     told on stderr; the exit code is the result.
+*/
+#pragma once
+#include "cddp/comm.h"
+
+typedef struct bench_call {
+    const char *module;  /* path of the backend's shared object */
+    const char *options; /* of the group, or NULL */
+    uint32_t size;       /* ranks that are forked; a launcher decides by itself */
+    /* does: the bench, on every rank. directory is empty, shared by forked ranks, and gone afterwards; "" under a launcher. */
+    cddp_status (*body)(cddp_group *group, const char *directory, void *argument, cddp_error *err);
+    void *argument;
+} bench_call;
+
+int bench_run(const bench_call *call);
+
+double bench_median(double *values, int count); /* sorts them */
+
+/* Returns from the function with the first status that is not CDDP_OK. */
+#define BENCH_TRY(call)                                                                            \
+    do {                                                                                           \
+        cddp_status bench_try_status = (call);                                                     \
+        if (bench_try_status != CDDP_OK) return bench_try_status;                                  \
+    } while (0)

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What benches of the reducer share: lists of parameters, a DDP over one, and the bytes of its buckets without DDP.
+**
+** Lifetime   init → use → fini; borrows list and group until fini.
+*/
+#pragma once
+#include "cddp/ddp.h"
+
+#define BENCH_PARAMETERS_MAX 1024
+
+typedef struct bench_list {
+    const char *name;
+    size_t count;
+    int64_t numel[BENCH_PARAMETERS_MAX];
+} bench_list;
+
+/* "resnet50", "tiny", "mlp": NULL when there is no such list. Returns borrowed for ever. */
+const bench_list *bench_list_find(const char *name);
+
+typedef struct bench_replica {
+    cddp_parameter parameters[BENCH_PARAMETERS_MAX];
+    cddp_grad grads[BENCH_PARAMETERS_MAX];
+    char names[BENCH_PARAMETERS_MAX][24];
+    cddp_ddp *ddp;
+} bench_replica;
+
+cddp_status bench_replica_init(bench_replica *replica, const bench_list *list, cddp_group *group, bool views, cddp_error *err);
+void bench_replica_fini(bench_replica *replica, const bench_list *list);
+
+/* As many bytes as the buckets hold, twice, and where each bucket would end. */
+typedef struct bench_slab {
+    cddp_tensor all, other;
+    int64_t sizes[BENCH_PARAMETERS_MAX];
+    uint32_t count;
+} bench_slab;
+
+cddp_status bench_slab_init(bench_slab *slab, const cddp_ddp *ddp, cddp_error *err);
+void bench_slab_fini(bench_slab *slab);
+/* Posts the sum of bucket b, whose elements begin at `at`. */
+cddp_status bench_slab_post(const bench_slab *slab, cddp_group *group, uint32_t b, int64_t at, cddp_work **work, cddp_error *err);
