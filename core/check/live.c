@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-LIVE: no rank waits forever. When one does, the chain of who waits for whom is followed to its root or its cycle.
 **
-** Judged from   group (members), collective_post, collective_wait, collective_done and rank_end: a rank that hung,
-*whose
+** Judged from   group (members), collective_post, collective_wait, collective_done and rank_end: a rank that hung, whose
 **               wait timed out, or whose wait failed because a peer had returned or died without it, waits for the
-*members of
-**               that group that have not posted the operation; or, when all have, for one that stopped inside it.
+**               members of that group that have not posted the operation; or, when all have, for one that stopped
+**               inside it.
 ** Exercised     a wait of at least two ranks was followed and every rank's end is known.
-** Blame         the rank at the root of the chain, with what it did instead, or the one that stopped inside; in a cycle
-*all
-**               ranks on it.
+** Blame         the rank at the root of the chain, with what it did instead; where the root waits inside an operation
+**               that all have posted, the one that stopped inside; in a cycle all ranks on it. Who gave up because
+**               another had stopped is not the culprit.
 ** Limits        a time-out that a planted fault explains belongs to I-FAIL. A rank that waits outside a collective
 **               (rendezvous, teardown) is reported without a chain.
 */
@@ -131,31 +130,37 @@ static void event(void *self, const cddp_event *e)
 
 static bool is_stuck(const rank_facts *r) { return r->is_known && (r->end == 2 || r->has_given_up); }
 
-/* The first member of the group that has not posted the operation that `rank` waits for; -1 when there is none. */
+/* A rank that went away without a word: it did not return, and it did not give up a wait. */
+static bool is_gone(const rank_facts *r) { return r != NULL && r->has_ended && r->end != 0 && !r->has_given_up; }
+
+/* The member of the group that has not posted the operation that `rank` waits for: the first that went away, or else
+** the first; -1 when there is none. */
 static int64_t missing_for(const state *s, const rank_facts *r)
 {
     if (!r->is_waiting && !r->has_given_up) return -1;
-    int64_t missing = -1;
+    int64_t missing = -1, gone = -1;
     for (size_t i = 0; i < s->members.count; i++) {
         const cd_key *key = cd_table_key(&s->members, i);
         const member *m = cd_table_value(&s->members, i);
         if (key->part[0] != r->waiting_group || m->posted > r->waiting_sequence) continue;
+        const rank_facts *x = cd_ranks_find(&s->ranks, (uint32_t)key->part[1]);
+        if (is_gone(x) && !x->is_waiting && (gone < 0 || key->part[1] < gone)) gone = key->part[1];
         if (missing < 0 || key->part[1] < missing) missing = key->part[1];
     }
-    return missing;
+    return gone >= 0 ? gone : missing;
 }
 
-/* A member that died or stopped inside the operation that `rank` waits for, which all have posted; -1: none. A hung
- *rank
- ** may be such a member itself. */
-static int64_t stopped_inside(const state *s, uint32_t rank)
+/* A member that died or stopped inside the operation that `r` waits for, which all have posted; -1: none. Who waits in
+** another one got past this. A hung rank may be such a member itself. */
+static int64_t stopped_inside(const state *s, const rank_facts *r)
 {
-    const rank_facts *r = cd_ranks_find(&s->ranks, rank);
+    if (!r->is_waiting && !r->has_given_up) return -1;
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const rank_facts *x = cd_ranks_find(&s->ranks, i);
         const member *m = cd_table_find(&s->members, CD_KEY(r->waiting_group, i));
-        bool gone = x != NULL && x->has_ended && x->end != 0 && !x->is_struck && !x->has_given_up;
-        if (gone && m != NULL && m->posted > r->waiting_sequence) return i;
+        if (!is_gone(x) || x->is_struck || m == NULL || m->posted <= r->waiting_sequence) continue;
+        bool here = x->waiting_group == r->waiting_group && x->waiting_sequence == r->waiting_sequence;
+        if (!x->is_waiting || here) return i;
     }
     return -1;
 }
@@ -277,16 +282,17 @@ static void report(state *s, uint32_t rank)
     bool died = root != NULL && (root->end == 1 || root->end == 3);
     bool left =
         root != NULL && c.length > 1 && root->has_ended && ((root->end == 0 && root->status == CDDP_OK) || died);
-    int64_t inside = c.length == 1 && (r->is_waiting || r->has_given_up) ? stopped_inside(s, rank) : -1;
+    /* The root waits as well, inside an operation that all have posted. */
+    int64_t inside = !c.is_cycle && root != NULL && is_stuck(root) ? stopped_inside(s, root) : -1;
     if (!hung && (s->has_fault || root == NULL || !(r->has_timed_out || left || inside >= 0))) return;
     cddp_event at = {.rank = rank, .step = r->step, .micro_step = r->micro_step, .sequence = r->wait_sequence};
     cddp_finding f = cd_finding_at(&s->scribe, &at);
     if (c.is_cycle) {
         report_cycle(s, &c, &f);
+    } else if (inside >= 0 && (c.length == 1 || inside != c.root)) {
+        report_inside(s, c.root, (uint32_t)inside, &f);
     } else if (c.length > 1 && root != NULL) {
         report_root(s, &c, &f);
-    } else if (inside >= 0) {
-        report_inside(s, rank, (uint32_t)inside, &f);
     } else {
         CD_SAY(f.title, "rank %u never comes back", rank);
         CD_SAY(f.expected, "it returns");

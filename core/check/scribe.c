@@ -12,6 +12,11 @@
 
 enum { NAME_VARIABLE, NAME_ORDINAL, NAME_BUFFER };
 
+typedef struct known_name {
+    uint32_t teller; /* the least rank that told it */
+    char text[CD_SCRIBE_NAME_BYTES];
+} known_name;
+
 typedef struct held_finding {
     cddp_finding finding;
     uint64_t mask;
@@ -26,7 +31,7 @@ cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spe
     scribe->context = *context;
     scribe->check = spec->check;
     scribe->state_bytes = spec->state_bytes;
-    cd_table_init(&scribe->names, context->allocator, CD_SCRIBE_NAME_BYTES);
+    cd_table_init(&scribe->names, context->allocator, sizeof(known_name));
     cd_table_init(&scribe->groups, context->allocator, sizeof(cd_group_facts));
     cd_table_init(&scribe->held, context->allocator, sizeof(held_finding));
     *self = scribe;
@@ -48,18 +53,20 @@ void cd_check_end(void *self)
     cd_release(scribe->context.allocator, scribe, scribe->state_bytes);
 }
 
-static void learn_name(cd_scribe *scribe, int64_t kind, int64_t id, const char *text)
+static void learn_name(cd_scribe *scribe, const cd_key *key, const cddp_event *event)
 {
-    char *name = text != NULL ? cd_table_add(&scribe->names, CD_KEY(kind, id)) : NULL;
-    if (name != NULL && name[0] == '\0') cd_say(name, CD_SCRIBE_NAME_BYTES, "%s", text);
+    known_name *name = event->text != NULL ? cd_table_add(&scribe->names, key) : NULL;
+    if (name == NULL || (name->text[0] != '\0' && name->teller <= event->rank)) return;
+    name->teller = event->rank;
+    CD_SAY(name->text, "%s", event->text);
 }
 
 static void learn_group(cd_scribe *scribe, const cddp_event *event)
 {
+    bool is_new = cd_scribe_find_group(scribe, event->as.group.group) == NULL;
     cd_group_facts *facts = cd_table_add(&scribe->groups, CD_KEY(event->as.group.group));
-    if (facts == NULL) return;
-    facts->openers++;
-    if (facts->openers > 1) return;
+    if (facts == NULL || (!is_new && facts->teller <= event->rank)) return;
+    facts->teller = event->rank;
     facts->members = event->as.group.members;
     facts->order = event->as.group.order;
     CD_SAY(facts->name, "%s", event->text != NULL ? event->text : "");
@@ -68,10 +75,10 @@ static void learn_group(cd_scribe *scribe, const cddp_event *event)
 void cd_scribe_learn(cd_scribe *scribe, const cddp_event *event)
 {
     if (event->kind == CDDP_EV_param) {
-        if (event->as.param.param >= 0) learn_name(scribe, NAME_VARIABLE, event->as.param.param, event->text);
-        learn_name(scribe, NAME_ORDINAL, event->as.param.ordinal, event->text);
+        if (event->as.param.param >= 0) learn_name(scribe, CD_KEY(NAME_VARIABLE, event->as.param.param), event);
+        learn_name(scribe, CD_KEY(NAME_ORDINAL, event->as.param.ordinal), event);
     } else if (event->kind == CDDP_EV_buffer) {
-        learn_name(scribe, NAME_BUFFER, event->as.buffer.buffer, event->text);
+        learn_name(scribe, CD_KEY(NAME_BUFFER, event->as.buffer.buffer), event);
     } else if (event->kind == CDDP_EV_group) {
         learn_group(scribe, event);
     }
@@ -80,9 +87,9 @@ void cd_scribe_learn(cd_scribe *scribe, const cddp_event *event)
 static const char *name_of(cd_scribe *scribe, int64_t kind, int64_t id, const char *word)
 {
     char *text = scribe->scratch[scribe->scratch_next++ % CD_SCRIBE_SCRATCH];
-    const char *name = cd_table_find(&scribe->names, CD_KEY(kind, id));
-    if (name != NULL && name[0] != '\0')
-        cd_say(text, CD_SCRIBE_NAME_BYTES, "%s", name);
+    const known_name *name = cd_table_find(&scribe->names, CD_KEY(kind, id));
+    if (name != NULL && name->text[0] != '\0')
+        cd_say(text, CD_SCRIBE_NAME_BYTES, "%s", name->text);
     else
         cd_say(text, CD_SCRIBE_NAME_BYTES, "%s %lld", word, (long long)id);
     return text;

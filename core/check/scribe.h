@@ -16,14 +16,14 @@
 typedef struct cd_group_facts {
     char name[48];
     int64_t members;
-    int64_t order;    /* cddp_order of its backend */
-    uint32_t openers; /* ranks that opened it */
+    int64_t order;   /* cddp_order of its backend */
+    uint32_t teller; /* the least rank that opened it: its words stand */
 } cd_group_facts;
 
 typedef struct cd_scribe {
     cddp_check_context context;
     const char *check;
-    cd_table names;  /* (kind, id) → char[CD_SCRIBE_NAME_BYTES] */
+    cd_table names;  /* (kind, id) → what the least rank that told it calls it */
     cd_table groups; /* id → cd_group_facts */
     cd_table held;   /* a check's own key → the earliest finding under it, and all ranks it concerns */
     size_t state_bytes;
@@ -39,7 +39,8 @@ typedef struct cd_check_spec {
 cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spec *spec, void **self, cddp_error *err);
 void cd_check_end(void *self); /* accepts NULL */
 
-/* Takes names from param, buffer and group events; ignores the others. */
+/* Takes names from param, buffer and group events; ignores the others. Where ranks differ the least rank's word stands,
+** whichever event came first: real processes tell in any order. */
 void cd_scribe_learn(cd_scribe *scribe, const cddp_event *event);
 const char *cd_scribe_get_parameter(cd_scribe *scribe, int64_t variable); /* "fc1.weight", or "parameter 3" */
 const char *cd_scribe_get_ordinal(cd_scribe *scribe, int64_t ordinal);    /* by position among all parameters */

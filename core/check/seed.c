@@ -15,10 +15,17 @@ typedef struct use {
     uint32_t step, micro_step;
 } use;
 
-typedef struct owner {
+/* Where a rank drew: what a finding needs of the event. */
+typedef struct draw {
     uint64_t sequence;
-    uint32_t rank;
-    bool is_taken;
+    uint32_t rank, step, micro_step;
+} draw;
+
+/* Who drew from one state of a distinct stream: the two least ranks, whichever came first. */
+typedef struct owner {
+    draw least[2];
+    uint64_t mask;
+    uint32_t count;
 } owner;
 
 typedef struct state {
@@ -66,19 +73,37 @@ static void take_distinct(state *s, const cddp_event *e, const cd_key *key)
 {
     owner *o = cd_table_add(&s->owners, key);
     if (o == NULL) return;
-    if (o->is_taken && o->rank != e->rank && cd_scribe_is_first(&s->scribe, CD_KEY(key->part[0], key->part[1], 2), e)) {
-        cddp_finding f = cd_finding_at(&s->scribe, e);
-        f.peer = (int32_t)o->rank;
-        if (o->rank < 64) f.ranks |= UINT64_C(1) << o->rank;
-        cd_finding_add_event(&f, o->rank, o->sequence);
-        CD_SAY(f.title, "ranks %u and %u draw the same numbers from stream '%s'", o->rank < e->rank ? o->rank : e->rank,
-               o->rank < e->rank ? e->rank : o->rank, e->text != NULL ? e->text : "");
-        CD_SAY(f.expected, "a state of its own on every rank");
-        CD_SAY(f.actual, "state %016llx on both", (unsigned long long)e->as.seed.state);
-        CD_SAY(f.advice, "mix the rank into the seed of this stream");
-        cd_scribe_hold(&s->scribe, CD_KEY(key->part[0], key->part[1], 2), &f);
+    draw d = {e->sequence, e->rank, e->step, e->micro_step};
+    if (d.rank < 64) o->mask |= UINT64_C(1) << d.rank;
+    for (uint32_t i = 0; i < 2; i++) {
+        if (i == o->count) {
+            o->least[o->count++] = d;
+            return;
+        }
+        if (d.rank == o->least[i].rank) return;
+        if (d.rank > o->least[i].rank) continue;
+        draw moved = o->least[i];
+        o->least[i] = d;
+        d = moved;
     }
-    if (!o->is_taken) *o = (owner){e->sequence, e->rank, true};
+}
+
+static void report_equal(state *s, const cd_key *key, const owner *o)
+{
+    const draw *x = &o->least[0], *y = &o->least[1];
+    const char *label = cd_table_find(&s->labels, CD_KEY(key->part[0]));
+    cddp_event at = {.rank = y->rank, .step = y->step, .micro_step = y->micro_step, .sequence = y->sequence};
+    if (!cd_scribe_is_first(&s->scribe, CD_KEY(key->part[0], key->part[1], 2), &at)) return;
+    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    f.peer = (int32_t)x->rank;
+    f.ranks |= o->mask;
+    cd_finding_add_event(&f, x->rank, x->sequence);
+    CD_SAY(f.title, "ranks %u and %u draw the same numbers from stream '%s'", x->rank, y->rank,
+           label != NULL ? label : "");
+    CD_SAY(f.expected, "a state of its own on every rank");
+    CD_SAY(f.actual, "state %016llx on both", (unsigned long long)key->part[3]);
+    CD_SAY(f.advice, "mix the rank into the seed of this stream");
+    cd_scribe_hold(&s->scribe, CD_KEY(key->part[0], key->part[1], 2), &f);
 }
 
 static void event(void *self, const cddp_event *e)
@@ -111,6 +136,10 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->has_second) cd_scribe_exercise(&s->scribe, "%zu random streams followed", s->labels.count);
+    for (size_t i = 0; i < s->owners.count; i++) {
+        const owner *o = cd_table_value(&s->owners, i);
+        if (o->count > 1) report_equal(s, cd_table_key(&s->owners, i), o);
+    }
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->shared, &cursor, &split);) {
         if (!tell_once(s, CD_KEY(split.key->part[0], split.key->part[1], 3))) continue;

@@ -45,7 +45,9 @@ static bool mutate_init_other_start(cddp_event *e)
 
 static bool mutate_init_other_name(cddp_event *e)
 {
-    if (at(e, CDDP_EV_param, 2, ANY) && e->as.param.ordinal == FC2_BIAS) corrupt(&e->as.param.name);
+    if (!at(e, CDDP_EV_param, 2, ANY) || e->as.param.ordinal != FC2_BIAS) return true;
+    corrupt(&e->as.param.name);
+    e->text = "shift";
     return true;
 }
 
@@ -425,6 +427,28 @@ static bool mutate_live_waits_for_ended(cddp_event *e)
                                       : (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = 2};
     if (e->rank == 1 && (is_post || is_wait)) return false;
     return !is_done && !(is_after && e->rank != UINT32_MAX && e->sequence > 100);
+}
+
+/* Rank 2 is stopped inside the last bitmap, #13. Rank 1 waits there in vain; rank 0 got its part of it, goes on, and is
+** the first to give up: for it rank 1 is missing, which is no culprit. */
+static bool mutate_live_stopped_behind_another(cddp_event *e)
+{
+    static const int64_t last[FIXTURE_RANKS] = {14, 13, 13};
+    if (e->kind == CDDP_EV_fault) return false;
+    if (e->rank >= FIXTURE_RANKS) return true;
+    static uint64_t end_of[FIXTURE_RANKS]; /* the last event that each rank still tells of */
+    if (e->sequence == 0) end_of[e->rank] = UINT64_MAX;
+    if (e->kind == CDDP_EV_rank_end) {
+        e->as.rank_end = e->rank == 2 ? (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = 2}
+                                      : (cddp_event_rank_end){.status = CDDP_E_TIMEOUT};
+        return true;
+    }
+    if (e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == last[e->rank]) {
+        end_of[e->rank] = e->sequence;
+        e->as.collective_done.status = CDDP_E_TIMEOUT;
+        return e->rank != 2;
+    }
+    return e->sequence < end_of[e->rank];
 }
 
 const trace_mutant trace_mutants[] = {

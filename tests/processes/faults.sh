@@ -33,7 +33,7 @@ try() {
     judge=$!
     for ((i = 0; i < 200; i++)); do
         # Every rank has said that it joined the group: from here on an operation's time-out is what bounds a run.
-        [ "$(grep -c 'text="world"' "$work/out")" -ge $ranks ] && victim=$(find_rank "$store" $judge "$rank")
+        [ "$(grep -sc 'text="world"' "$work/out")" -ge $ranks ] && victim=$(find_rank "$store" $judge "$rank")
         [ -n "$victim" ] && break
         sleep 0.05
     done
