@@ -20,10 +20,10 @@ static inline cddp_status lane_model_ready(void *context, uint32_t parameter, cd
     return cddp_ddp_mark_parameter_ready(((lane *)context)->ddp, parameter, err);
 }
 
-static inline void lane_model_create(lane *l, const char *options, lane_model *made)
+static inline void lane_model_create_as(lane *l, const char *name, const char *options, cddp_dtype dtype, lane_model *made)
 {
     const cd_prng prng = cd_prng_seed(1);
-    const cd_model_options o = {.name = "mlp", .options = options, .dtype = CDDP_F32, .device = cddp_device_cpu(),
+    const cd_model_options o = {.name = name, .options = options, .dtype = dtype, .device = cddp_device_cpu(),
                                 .allocator = cddp_allocator_default(), .prng = &prng};
     const cd_graph_callbacks callbacks = {.context = l, .ready = lane_model_ready};
     CHECK_OK(cd_model_create(&o, &made->model, &l->err));
@@ -34,6 +34,11 @@ static inline void lane_model_create(lane *l, const char *options, lane_model *m
         cd_parameter *p = &made->model->module->parameters[i];
         l->parameters[i] = (cddp_parameter){.name = p->name, .tensor = p->tensor, .grad = &p->grad, .requires_grad = true};
     }
+}
+
+static inline void lane_model_create(lane *l, const char *options, lane_model *made)
+{
+    lane_model_create_as(l, "mlp", options, CDDP_F32, made);
 }
 
 static inline void lane_model_destroy(lane *l, lane_model *made)

@@ -637,7 +637,6 @@ static void sync_run(model_fixture *m, exchange *x, int rank, double grads[2])
     for (int i = 0; i < 2; i++) grads[i] = element_get(&m->model->module->parameters[i].grad.value, i);
 }
 
-/* TI-E-06 */
 TEST(synchronised_batch_norm, of_two_halves_is_batch_norm_of_the_whole)
 {
     model_fixture whole, half;
