@@ -52,6 +52,7 @@ void tidy_check_globals(const tidy_tree *tree, tidy_report *report);   /* mutabl
 void tidy_check_macros(const tidy_tree *tree, tidy_report *report);    /* jumps hidden in #define */
 void tidy_check_notes(const tidy_tree *tree, tidy_report *report);     /* dangling Note citations */
 void tidy_check_tags(const tidy_tree *tree, tidy_report *report);      /* rule tags and invariant names */
+void tidy_check_shown(const tidy_tree *tree, tidy_report *report);     /* upstream's tests and observations are cited */
 void tidy_check_spdx(const tidy_tree *tree, tidy_report *report);      /* the licence line */
 void tidy_check_leftovers(const tidy_tree *tree, tidy_report *report); /* deferred work, code commented out by #if 0 */
 void tidy_check_pairs(const tidy_tree *tree, tidy_report *report);     /* every check has a mutant */

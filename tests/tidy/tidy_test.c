@@ -15,6 +15,7 @@ static const struct {
     {"names", tidy_check_names},     {"globals", tidy_check_globals},       {"macros", tidy_check_macros},
     {"notes", tidy_check_notes},     {"tags", tidy_check_tags},             {"SPDX lines", tidy_check_spdx},
     {"leftovers", tidy_check_leftovers}, {"pairs", tidy_check_pairs},       {"links", tidy_check_links},
+    {"shown", tidy_check_shown},
 };
 #define RULE_COUNT (sizeof rules / sizeof rules[0])
 
@@ -34,7 +35,8 @@ static void run_plants(tidy_rule_fn rule, const plant *plants, size_t count)
         tidy_tree_add(&tree, "core/base/alloc.h", SPDX);
         tidy_tree_add(&tree, "core/ddp/reducer.h", SPDX);
         tidy_tree_add(&tree, "include/cddp/ddp.h", SPDX);
-        tidy_tree_add(&tree, "docs/semantics.md", "| RED-05 | … |");
+        tidy_tree_add(&tree, "docs/semantics.md", "| RED-05 | … |\n| TI-A-01 | … |\n");
+        tidy_tree_add(&tree, "tests/unit/core/ddp/a_test.c", SPDX "/* TI-A-01 */");
         tidy_tree_add(&tree, "docs/invariants.md", "## I-ORDER\n");
         tidy_tree_add(&tree, "tests/mutants/trace_mutants.def", SPDX "\nTRACE_MUTANT(order, other_count, 2)");
         tidy_tree_add(&tree, plants[i].path, plants[i].text);
@@ -134,8 +136,16 @@ TEST(tidy, sees_citations_of_notes_that_nobody_wrote)
 TEST(tidy, sees_tags_and_invariants_without_an_entry)
 {
     PLANTS(tidy_check_tags, {"core/ddp/a.c", "/* as in RED-99 */", "the rule RED-99"},
+           {"tests/a.c", "/* TI-A-99 */", "the rule TI-A-99"}, {"scenarios/a.toml", "tags = [\"ZOO-146\"]", "the rule ZOO-146"},
            {"scenarios/a.toml", "finding = \"I-ODDER\"", "names I-ODDER"},
-           {"core/ddp/a.c", "/* RED-05 and I-ORDER; UTF-16; I-NAME; x86-64; A-1 */", NULL});
+           {"core/ddp/a.c", "/* RED-05 and I-ORDER; UTF-16; I-NAME; x86-64; A-1; TI-A-01; SHA-256; ISO-8601 */", NULL});
+}
+
+TEST(tidy, sees_upstreams_tests_that_nothing_shows)
+{
+    PLANTS(tidy_check_shown, {"docs/zoo.md", "| TI-A-02 | … |", "has a row for TI-A-02"}, {"docs/zoo.md", "|a|\n| VER-03 | … |\n", "has a row for VER-03"},
+           {"tests/fuzz/corpus/a.toml", "| TI-A-02 |", NULL},
+           {"docs/zoo.md", "| TI-A-01 | … |\n| TI-A-02, TI-A-03: helpers | left out |\n| RED-05 | … |\n| TI-A-04: one | left out |\n", NULL});
 }
 
 TEST(tidy, sees_missing_licence_lines)
@@ -186,6 +196,6 @@ TEST_MAIN(ROW(tidy, sees_includes_and_links_that_go_upwards), ROW(tidy, sees_sys
           ROW(tidy, sees_banned_calls_but_not_words_members_comments_or_strings),
           ROW(tidy, sees_reserved_names_and_decisions_by_name), ROW(tidy, sees_variables_that_outlive_their_run),
           ROW(tidy, sees_jumps_in_macros), ROW(tidy, sees_citations_of_notes_that_nobody_wrote),
-          ROW(tidy, sees_tags_and_invariants_without_an_entry), ROW(tidy, sees_missing_licence_lines),
+          ROW(tidy, sees_tags_and_invariants_without_an_entry), ROW(tidy, sees_upstreams_tests_that_nothing_shows), ROW(tidy, sees_missing_licence_lines),
           ROW(tidy, sees_deferred_work), ROW(tidy, sees_checks_that_nobody_has_seen_fire),
           ROW(tidy, sees_links_into_nowhere), ROW(tidy, the_tree_obeys))

@@ -57,13 +57,15 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* Length of a rule tag such as RED-05 or C10-03 at `at`, or 0. */
+/* Length of a rule tag such as RED-05, C10-03, ZOO-146 or TI-A-01 at `at`, or 0. */
 static size_t tag_length(const char *at)
 {
-    size_t n = 0;
+    size_t n = 0, digits = 0;
     while (n < 5 && (is_upper(at[n]) || (n > 0 && is_digit(at[n])))) n++;
-    if (n < 2 || at[n] != '-' || !is_digit(at[n + 1]) || !is_digit(at[n + 2]) || tidy_is_word(at[n + 3])) return 0;
-    return n + 3;
+    if (n < 2 || at[n] != '-') return 0;
+    if (is_upper(at[n + 1]) && at[n + 2] == '-') n += 2;
+    while (digits < 4 && is_digit(at[n + 1 + digits])) digits++;
+    return (digits == 2 || digits == 3) && !tidy_is_word(at[n + 1 + digits]) ? n + 1 + digits : 0;
 }
 
 /* Length of an invariant's name such as I-ORDER at `at`, or 0. */
@@ -101,7 +103,7 @@ static void check_tags_of(const tidy_tree *tree, const tidy_file *f, tidy_report
     const tidy_file *invariants = tidy_tree_find(tree, "docs/invariants.md");
     bool has_rules = tidy_tree_find(tree, tag_documents[0]) != NULL;
     static const char *const not_rules[] = {"UTF-16", "UTF-32", "SHA-25", "ISO-88", "I-NAME",
-                                            "I-ODER", "I-ORDR"}; /* the last two: misspelt on purpose, to be corrected */
+                                            "AVX-51", "I-ODER", "I-ORDR", "UNU-99"}; /* the last three: wrong on purpose, to be told */
     for (const char *at = f->text; *at != '\0'; at++) {
         if (at > f->text && (tidy_is_word(at[-1]) || at[-1] == '-')) continue;
         size_t tag = tag_length(at), invariant = invariant_length(at);
@@ -122,6 +124,52 @@ void tidy_check_tags(const tidy_tree *tree, tidy_report *report)
         const tidy_file *f = &tree->files[i];
         bool defines = strcmp(f->path, tag_documents[0]) == 0 || strcmp(f->path, tag_documents[1]) == 0;
         if (!is_about_rules(f->path) && !defines) check_tags_of(tree, f, report);
+    }
+}
+
+/* ---- what upstream tests, and what was observed of it ---- */
+
+#define CITED_MAX 1024
+typedef struct cited {
+    const char *tags[CITED_MAX]; /* (count) where a tag begins; each once */
+    size_t count;
+} cited;
+
+static bool has_cited(const cited *c, const char *tag, size_t length)
+{
+    for (size_t i = 0; i < c->count; i++)
+        if (tag_length(c->tags[i]) == length && strncmp(c->tags[i], tag, length) == 0) return true;
+    return false;
+}
+
+static void collect_cited(const tidy_file *f, const char *family, cited *c)
+{
+    for (const char *at = f->text; (at = strstr(at, family)) != NULL; at++) {
+        size_t tag = at == f->text || !(tidy_is_word(at[-1]) || at[-1] == '-') ? tag_length(at) : 0;
+        if (tag != 0 && c->count < CITED_MAX && !has_cited(c, at, tag)) c->tags[c->count++] = at;
+    }
+}
+
+/* Rows "| TI-A-01 | … |" and "| VER-01 | … |" say what a test or a scenario shows. A row whose first cell is a text or a list is
+** about something left out. */
+void tidy_check_shown(const tidy_tree *tree, tidy_report *report)
+{
+    cited c = {.count = 0};
+    for (size_t i = 0; i < tree->count; i++) {
+        const tidy_file *f = &tree->files[i];
+        bool shows = tidy_is_under(f->path, "tests") || tidy_is_under(f->path, "scenarios");
+        if (!shows || is_about_rules(f->path) || tidy_is_under(f->path, "tests/fuzz")) continue;
+        collect_cited(f, "TI-", &c);
+        collect_cited(f, "VER-", &c);
+    }
+    for (size_t d = 0; d < 2; d++) {
+        const tidy_file *document = tidy_tree_find(tree, tag_documents[d]);
+        for (const char *at = document != NULL ? document->text : ""; *at != '\0'; at += tidy_line_length(at) + (at[tidy_line_length(at)] == '\n')) {
+            if (strncmp(at, "| TI-", 5) != 0 && strncmp(at, "| VER-", 6) != 0) continue;
+            size_t tag = tag_length(at + 2);
+            if (tag != 0 && strncmp(at + 2 + tag, " |", 2) == 0 && !has_cited(&c, at + 2, tag))
+                tidy_report_add(report, document, at, "has a row for %.*s, which no test and no scenario cites", (int)tag, at + 2);
+        }
     }
 }
 

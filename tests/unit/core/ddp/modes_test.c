@@ -133,13 +133,20 @@ LAB(delayed, everything_delayed_needs_no_reducer, 2) /* DEL-06 */
 
 /* ---- mixed precision ---- */
 
-LAB(mixed_precision, computes_low_and_keeps_full, 2) /* MIX-01…06 */
+/* MIX-01…06, TI-K-06: forward and gradients in the low dtype, parameters and averages in full afterwards, whether gradients
+** are dropped between iterations or filled with zeros; who is ignored stays as it is. */
+static void mixed_body(lane *l)
 {
+    static const char *const ignored[1] = {"ignored"};
+    const bool drops = l->lab->data != NULL;
+    l->options.parameters_and_buffers_to_ignore = ignored;
+    l->options.ignore_count = 1;
     l->options.mixed_param_dtype = CDDP_F16;
     l->options.mixed_reduce_dtype = CDDP_F32;
     lane_add(l, "p", CDDP_F32, 4);
     lane_add(l, "q", CDDP_F32, 4);
-    CHECK_OK(l->device->fill(&l->parameters[0].tensor, 1.0 + 0x1p-20, NULL, &l->err));
+    lane_add(l, "ignored", CDDP_F32, 4);
+    for (size_t i = 0; i < 3; i++) CHECK_OK(l->device->fill(&l->parameters[i].tensor, 1.0 + 0x1p-20, NULL, &l->err));
     lane_wrap(l);
     cddp_bucket_info info = {0};
     CHECK_OK(cddp_ddp_bucket(l->ddp, 0, &info, &l->err));
@@ -149,25 +156,33 @@ LAB(mixed_precision, computes_low_and_keeps_full, 2) /* MIX-01…06 */
         lane_forward(l);
         const cddp_tensor *low = cddp_ddp_forward_parameter(l->ddp, 0);
         CHECK(low->dtype == CDDP_F16 && lane_first(l, low) == 1.0);
+        const cddp_tensor *full = cddp_ddp_forward_parameter(l->ddp, 2);
+        CHECK(full->dtype == CDDP_F32 && lane_first(l, full) == 1.0 + 0x1p-20);
+        lane_accumulate(l, 2, 1.0 + 2.0 * l->r);
         for (size_t i = 0; i < 2; i++) { /* an engine accumulates in the dtype that forward used */
             bool fresh = !lane_has(l, i);
             CHECK_OK(cddp_grad_define(&l->grads[i], low, &l->err));
             CHECK(l->grads[i].value.dtype == CDDP_F16);
-            if (fresh) CHECK_OK(l->device->fill(&l->grads[i].value, 1.0 + 2.0 * l->r, NULL, &l->err));
+            CHECK(fresh == (drops || step == 0) && (fresh || lane_value(l, i) == 0.0));
+            CHECK_OK(l->device->fill(&l->grads[i].value, 1.0 + 2.0 * l->r, NULL, &l->err)); /* onto nothing, or onto zeros */
             lane_hook(l, i);
         }
         lane_end(l);
         CHECK(cddp_ddp_forward_parameter(l->ddp, 0)->dtype == CDDP_F32);
+        CHECK(lane_first(l, cddp_ddp_forward_parameter(l->ddp, 0)) == 1.0 + 0x1p-20);
         CHECK(l->grads[0].value.dtype == CDDP_F32 && lane_value(l, 0) == 2.0 && lane_value(l, 1) == 2.0);
+        CHECK(l->grads[2].value.dtype == CDDP_F32 && lane_value(l, 2) == 1.0 + 2.0 * l->r);
         size_t f32 = 0;
         for (size_t e = l->since; e < l->sink.count; e++)
             f32 += l->sink.events[e].kind == CDDP_EV_collective_post && l->sink.events[e].as.collective_post.op == CDDP_OP_ALLREDUCE &&
                    l->sink.events[e].as.collective_post.dtype == CDDP_F32;
         CHECK(f32 == 1);
-        lane_zero_grad(l, true);
+        lane_zero_grad(l, drops);
     }
     CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("allreduce"), NULL, NULL, &l->err), CDDP_E_STATE, "mixed_precision is registered");
 }
+TEST(mixed_precision, computes_low_and_keeps_full) { lab_of(2, mixed_body, mixed_body); }
+TEST(mixed_precision, computes_low_and_keeps_full_with_zeroed_gradients) { lab_of(2, mixed_body, NULL); }
 
 LAB(mixed_precision, refuses_buffers_of_another_dtype, 1)
 {
@@ -309,7 +324,8 @@ TEST(device, shape_runs_models_that_fit_nowhere)
 TEST_MAIN(ROW(sparse, result_has_the_union_of_rows), ROW(sparse, metadata_replaces_the_gathering),
           ROW(complex, gradients_travel_as_real_numbers_of_twice_the_length),
           ROW(delayed, trigger_sums_what_was_accumulated), ROW(delayed, everything_delayed_needs_no_reducer),
-          ROW(mixed_precision, computes_low_and_keeps_full), ROW(mixed_precision, refuses_buffers_of_another_dtype),
+          ROW(mixed_precision, computes_low_and_keeps_full), ROW(mixed_precision, computes_low_and_keeps_full_with_zeroed_gradients),
+          ROW(mixed_precision, refuses_buffers_of_another_dtype),
           ROW(optimizer_in_backward, steps_managed_parameters_and_leaves_the_others),
           ROW(optimizer_in_backward, steps_managed_parameters_with_views),
           ROW(group, can_be_replaced_after_an_error_in_backward), ROW(group, removed_hooks_reduce_nothing),
