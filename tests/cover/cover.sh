@@ -1,21 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # cover.sh CDDP_VERIFY CHECK_COVER [fours]: covering explorations, and their certificates held against the independent checker.
-set -u
 verify=$1 check=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 2
-
-fail() { printf 'FAILED: %s\n' "$claim" "$@" >&2; cat out err >&2; exit 1; }
-expect() {
-    local wanted=$1
-    shift
-    "$@" > out 2> err
-    local got=$?
-    [ "$got" -eq "$wanted" ] || fail "exit $got, wanted $wanted: $*"
-}
-says() { grep -qF -- "$1" out || fail "standard output lacks: $1"; }
+# shellcheck source=tests/support/claims.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 
 scenario() { # ranks, gradients: each in a bucket of its own
     cat > scenario.toml <<TOML

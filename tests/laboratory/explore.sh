@@ -1,22 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # explore.sh CDDP_VERIFY SCENARIOS: searches by several processes, and searches that were interrupted.
-set -u
 verify=$1 scenarios=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 2
-
-fail() { printf 'FAILED: %s\n' "$claim" "$@" >&2; cat out err >&2; exit 1; }
-expect() {
-    local wanted=$1
-    shift
-    "$@" > out 2> err
-    local got=$?
-    [ "$got" -eq "$wanted" ] || fail "exit $got, wanted $wanted: $*"
-}
-says() { grep -qF -- "$1" out || fail "standard output lacks: $1"; }
-complains() { grep -qF -- "$1" err || fail "standard error lacks: $1"; }
+# shellcheck source=tests/support/claims.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 # alike FILE: the output is what it was
 alike() { cmp -s out "$1" || { diff "$1" out >&2; fail "another answer"; }; }
 

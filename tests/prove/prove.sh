@@ -2,24 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # prove.sh CDDP_VERIFY SCENARIOS: prove as a user calls it. Every claim prints its name; the first that does not hold ends
 # the script with what was seen.
-set -u
 verify=$1 scenarios=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 2
-
-fail() { printf 'FAILED: %s\n' "$claim" "$@" >&2; cat out err >&2; exit 1; }
-# expect EXIT COMMAND…: runs it, its output in out and err
-expect() {
-    local wanted=$1
-    shift
-    "$@" > out 2> err
-    local got=$?
-    [ "$got" -eq "$wanted" ] || fail "exit $got, wanted $wanted: $*"
-}
-says() { grep -qF -- "$1" out || fail "standard output lacks: $1"; }
-silent() { ! grep -qF -- "$1" out || fail "standard output has: $1"; }
-complains() { grep -qF -- "$1" err || fail "standard error lacks: $1"; }
+# shellcheck source=tests/support/claims.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 
 cat > small.toml <<'TOML'
 schema = 1
