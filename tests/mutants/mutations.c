@@ -184,6 +184,12 @@ static bool mutate_order_other_count(cddp_event *e)
     return true;
 }
 
+static bool mutate_order_other_reduction(cddp_event *e)
+{
+    if (at(e, CDDP_EV_collective_post, 2, 0) && e->as.collective_post.sequence == 3) e->as.collective_post.reduce_op = CDDP_RED_MAX;
+    return true;
+}
+
 /* The last operation of the fixture is the 15th. */
 static bool mutate_order_posts_less(cddp_event *e)
 {

@@ -27,7 +27,7 @@ static const row rows[] = {
     {"BKT-09 adding comes before comparing", "f32:50 f32:49 f32:1 f32:10", {400}, 1, NULL, -1, "0 1 2 | 3", NULL},
     {"BKT-09 overshoot is allowed", "f32:99 f32:1000 f32:1", {400}, 1, NULL, -1, "0 1 | 2", NULL},
     {"BKT-09, TI-H-03 limits advance", "f32:10 f32:10 f32:10 f32:10", {40, 80}, 2, NULL, -1, "0 | 1 2 | 3", "40 80 80"},
-    {"BKT-09 interleaved dtypes", "f32:50 f64:25 f32:50 f64:25 f32:50 f64:25", {400}, 1, NULL, -1, "0 2 | 1 3 | 4 | 5", NULL},
+    {"BKT-09, TI-H-02 interleaved dtypes", "f32:50 f64:25 f32:50 f64:25 f32:50 f64:25", {400}, 1, NULL, -1, "0 2 | 1 3 | 4 | 5", NULL},
     {"BKT-09 a sparse variable is alone", "f32:10 f32:10 f32:10 f32:10", {80}, 1, NULL, 1, "0 2 | 1 | 3", "80 0 80"},
     {"BKT-09 arrival order", "f32:10 f32:10 f32:10 f32:10 f32:10", {40, 80}, 2, "4 2 0 1 3", -1, "4 | 2 0 | 1 3", "40 80 80"},
     {"BKT-09 three dtypes", "f16:5 f32:100 f16:5 f32:100 f64:5", {400}, 1, NULL, -1, "0 2 | 1 | 3 | 4", NULL},

@@ -10,12 +10,16 @@ static void two(lane *l)
     lane_add(l, "fc2.weight", CDDP_F32, 2);
 }
 
-/* RED-11, RED-12, TI-B-01, TI-A-19: the faulty backward ends normally with local gradients; the next forward fails, also
+/* RED-11, RED-12, TI-B-01, TI-A-19: the explicit check finds nothing before and behind a whole backward; the faulty backward ends normally with local gradients; the next forward fails, also
 ** inside no_sync, and so does the explicit check. */
 LAB(error, unfinished_reduction_names_the_missing_parameters, 2) /* ERR-01 */
 {
     two(l);
     lane_wrap(l);
+    CHECK_OK(cddp_ddp_check_reducer_finalized(l->ddp, &l->err));
+    lane_iterate(l, 1.0);
+    CHECK_OK(cddp_ddp_check_reducer_finalized(l->ddp, &l->err));
+    lane_zero_grad(l, true);
     lane_forward(l);
     lane_grad(l, 0, 1.0 + l->r);
     lane_end(l);

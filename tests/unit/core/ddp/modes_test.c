@@ -251,7 +251,37 @@ LAB(group, can_be_replaced_after_an_error_in_backward, 2) /* UPG-01, UPG-02 */
     cddp_group_destroy(solo);
 }
 
-LAB(group, removed_hooks_reduce_nothing, 2) /* UPG-03, TI-A-18 */
+/* UPG-03, TI-A-18: a backward fails half-way, and a second wrapper takes the parameters over. The engine goes on telling both:
+** the first, left as it was, refuses what becomes ready again; with its hooks removed it stays out of the way. */
+static void taken_over_body(lane *l)
+{
+    const bool removes = l->lab->data != NULL;
+    lane_add(l, "a", CDDP_F32, 2);
+    lane_add(l, "b", CDDP_F32, 2);
+    lane_wrap(l);
+    lane_forward(l);
+    lane_grad(l, 1, 1.0); /* and then the backward failed */
+    cddp_ddp *first = l->ddp;
+    if (removes) cddp_ddp_remove_autograd_hooks(first);
+    lane_zero_grad(l, true);
+    lane_wrap(l);
+    lane_forward(l);
+    for (size_t i = 2; i-- > 0;) {
+        lane_accumulate(l, i, 1.0 + l->r);
+        if (removes || i == 0) CHECK_OK(cddp_ddp_mark_parameter_ready(first, i, &l->err));
+        else CHECK_FAILS(cddp_ddp_mark_parameter_ready(first, i, &l->err), CDDP_E_STATE, "'b' became ready twice");
+        if (removes) lane_hook(l, i);
+    }
+    if (removes) {
+        lane_end(l);
+        CHECK(lane_value(l, 0) == 1.5 && lane_value(l, 1) == 1.5);
+    }
+    cddp_ddp_destroy(first);
+}
+TEST(group, removed_hooks_let_another_wrapper_own_the_parameters) { lab_of(2, taken_over_body, taken_over_body); }
+TEST(group, hooks_that_stay_refuse_what_another_wrapper_reduces) { lab_of(2, taken_over_body, NULL); }
+
+LAB(group, removed_hooks_reduce_nothing, 2) /* UPG-03 */
 {
     lane_add(l, "a", CDDP_F32, 2);
     lane_wrap(l);
@@ -328,6 +358,7 @@ TEST_MAIN(ROW(sparse, result_has_the_union_of_rows), ROW(sparse, metadata_replac
           ROW(mixed_precision, refuses_buffers_of_another_dtype),
           ROW(optimizer_in_backward, steps_managed_parameters_and_leaves_the_others),
           ROW(optimizer_in_backward, steps_managed_parameters_with_views),
-          ROW(group, can_be_replaced_after_an_error_in_backward), ROW(group, removed_hooks_reduce_nothing),
+          ROW(group, can_be_replaced_after_an_error_in_backward), ROW(group, removed_hooks_let_another_wrapper_own_the_parameters),
+          ROW(group, hooks_that_stay_refuse_what_another_wrapper_reduces), ROW(group, removed_hooks_reduce_nothing),
           ROW(logging, shows_construction_and_run_time_fields), ROW(device, symbol_averages_exactly),
           ROW(device, symbol_averages_exactly_in_views), ROW(device, shape_runs_models_that_fit_nowhere))

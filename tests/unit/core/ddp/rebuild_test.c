@@ -116,7 +116,7 @@ LAB(rebuild, orders_left_over_dtypes_by_arrival, 2) /* BKT-07, decided */
     CHECK_LAYOUT("5 4 1 0, 3 2");
 }
 
-/* A layout change perturbs low bits for W=3 and never for W=2 (GRD-14, VER-17): one bucket of 1200 elements against
+/* A layout change perturbs low bits for W=3 and never for W=2 (GRD-14, VER-17, TI-M-10): one bucket of 1200 elements against
 ** the rebuilt four, ring chunks fall elsewhere. */
 static void layout_bits_body(lane *l)
 {

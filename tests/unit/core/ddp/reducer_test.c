@@ -273,6 +273,50 @@ LAB(reducer, each_rank_uses_its_own_branch, 2) /* UNU-04, VER-06 */
     CHECK(cddp_ddp_local_used_map(l->ddp, map) && map[0] == 1 && map[1] == 1 && map[2] == 0);
 }
 
+/* TI-B-03: both ranks take the same branch, which changes from iteration to iteration: who is not used counts 0, else both. */
+LAB(reducer, branches_that_are_the_same_everywhere_are_used_by_all_or_by_none, 2)
+{
+    int32_t map[2];
+    l->options.find_unused_parameters = true;
+    lane_add(l, "trunk", CDDP_F32, 2);
+    lane_add(l, "branch", CDDP_F32, 2);
+    lane_wrap(l);
+    for (int i = 0; i < 6; i++) {
+        const bool takes_branch = i % 2 == 1;
+        lane_zero_grad(l, true);
+        lane_reach(l, takes_branch ? 3 : 1);
+        lane_forward(l);
+        if (takes_branch) lane_grad(l, 1, 3.0 + l->r);
+        lane_grad(l, 0, 1.0 + l->r);
+        lane_end(l);
+        CHECK(cddp_ddp_local_used_map(l->ddp, map) && map[0] == (int32_t)l->w && map[1] == (takes_branch ? (int32_t)l->w : 0));
+        CHECK(lane_value(l, 0) == 1.5 && lane_has(l, 1) == takes_branch && (!takes_branch || lane_value(l, 1) == 3.5));
+    }
+}
+
+/* TI-H-13: one weight under two names, used by two layers: each adds rank + 1 to the one gradient, which is reduced once. */
+static void shared_weight_body(lane *l)
+{
+    l->options.gradient_as_bucket_view = l->lab->data != NULL;
+    lane_add(l, "layer1.weight", CDDP_F32, 6);
+    l->parameters[1] = l->parameters[0];
+    l->parameters[1].name = "layer2.weight";
+    l->count = 2;
+    lane_wrap(l);
+    l->count = 1;
+    CHECK(cddp_ddp_variable_count(l->ddp) == 1);
+    for (int step = 0; step < 3; step++) {
+        lane_zero_grad(l, true);
+        lane_forward(l);
+        lane_accumulate(l, 0, 1.0 + l->r);
+        lane_grad(l, 0, 1.0 + l->r);
+        lane_end(l);
+        CHECK(lane_value(l, 0) == 2 * (l->w + 1) / 2.0); /* 2 · mean(r + 1) */
+    }
+}
+TEST(reducer, a_weight_that_two_layers_share_is_reduced_once) { lab_of(2, shared_weight_body, NULL); }
+TEST(reducer, a_weight_that_two_layers_share_is_reduced_once_with_views) { lab_of(4, shared_weight_body, shared_weight_body); }
+
 LAB(reducer, reachable_without_a_gradient_is_not_used, 2) /* UNU-03, VER-06 */
 {
     int32_t map[2];
@@ -493,7 +537,8 @@ TEST_MAIN(ROW(reducer, copying_multiplies_by_the_rounded_reciprocal_and_aliasing
           ROW(reducer, an_output_that_is_dropped_costs_nothing),
           ROW(reducer, an_output_that_is_dropped_costs_nothing_with_the_graph_search), ROW(reducer, without_zeroing_the_average_accumulates),
           ROW(reducer, no_grad_forwards_are_harmless), ROW(reducer, one_rank_does_everything_too),
-          ROW(reducer, each_rank_uses_its_own_branch), ROW(reducer, reachable_without_a_gradient_is_not_used),
+          ROW(reducer, each_rank_uses_its_own_branch), ROW(reducer, branches_that_are_the_same_everywhere_are_used_by_all_or_by_none),
+          ROW(reducer, a_weight_that_two_layers_share_is_reduced_once), ROW(reducer, a_weight_that_two_layers_share_is_reduced_once_with_views), ROW(reducer, reachable_without_a_gradient_is_not_used),
           ROW(reducer, stale_gradients_of_unused_parameters_are_untouched_without_views),
           ROW(reducer, stale_gradients_of_unused_parameters_change_with_views),
           ROW(reducer, a_zeroed_gradient_that_nobody_uses_stays_zero),

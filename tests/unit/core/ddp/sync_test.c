@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Construction: what is verified across ranks, what is broadcast, and buffers afterwards (INI, IGN, BUF). */
+#include "core/base/prng.h"
 #include "core/ddp/sync.h"
 #include "tests/unit/core/ddp/fixture.h"
 
@@ -208,8 +209,12 @@ LAB(broadcast, leaves_buffers_alone_when_they_are_not_synchronised, 2) /* INI-11
     CHECK(lane_first(l, buffer) == 5.0 + l->r);
 }
 
-LAB(broadcast, leaves_ignored_ones_alone_and_reduces_shared_ones_once, 2) /* IGN-02, IGN-04, INI-05, UNU-12, TI-B-13 */
+/* IGN-02, IGN-04, INI-05, UNU-12, TI-B-13: by itself, with the search and with a static graph. */
+static void ignored_body(lane *l)
 {
+    const char *mode = l->lab->data;
+    l->options.find_unused_parameters = strcmp(mode, "search") == 0;
+    l->options.static_graph = strcmp(mode, "static") == 0;
     static const char *const ignored[3] = {"p", "b", "tied.second"};
     lane_add(l, "p", CDDP_F32, 2);
     lane_add(l, "tied.first", CDDP_F32, 2);
@@ -221,11 +226,22 @@ LAB(broadcast, leaves_ignored_ones_alone_and_reduces_shared_ones_once, 2) /* IGN
     lane_wrap(l);
     CHECK(cddp_ddp_variable_count(l->ddp) == 1 && cddp_ddp_variable_index(l->ddp, "tied.first") == 0);
     CHECK(lane_first(l, &l->parameters[0].tensor) == 1.0 + l->r && lane_first(l, &l->parameters[1].tensor) == 1.0);
-    lane_forward(l);
-    lane_grad(l, 0, 1.0 + l->r);
-    lane_grad(l, 1, 1.0 + l->r);
-    lane_end(l);
-    CHECK(lane_value(l, 0) == 1.0 + l->r && lane_value(l, 1) == 1.5 && lane_first(l, buffer) == 5.0 + l->r);
+    for (int step = 0; step < 3; step++) {
+        lane_zero_grad(l, true);
+        lane_forward(l);
+        lane_grad(l, 0, 1.0 + l->r);
+        lane_grad(l, 1, 1.0 + l->r);
+        lane_end(l);
+        CHECK(lane_value(l, 0) == 1.0 + l->r && lane_value(l, 1) == 1.5 && lane_first(l, buffer) == 5.0 + l->r);
+    }
+}
+TEST(broadcast, leaves_ignored_ones_alone_and_reduces_shared_ones_once)
+{
+    static char modes[3][8] = {"plain", "search", "static"};
+    for (int i = 0; i < 3; i++) {
+        cd_test_row("%s", modes[i]);
+        lab_of(2, ignored_body, modes[i]);
+    }
 }
 
 LAB(broadcast, keeps_at_most_two_in_flight, 2) /* INI-12, TI-H-21 */
@@ -265,7 +281,7 @@ LAB(buffers, are_broadcast_and_not_averaged, 2) /* BUF-04, TI-E-01 */
     }
 }
 
-LAB(buffers, follow_the_flag_of_the_forward_before, 2) /* BUF-05, VER-12, TI-M-06 */
+LAB(buffers, follow_the_flag_of_the_forward_before, 2) /* BUF-05, VER-12 */
 {
     /* s: synchronising, n: inside no_sync, g: without grad mode; then whether buffers were synchronised. */
     static const char forwards[] = "ssnnssggss", synced[] = "yyyn"
@@ -284,6 +300,30 @@ LAB(buffers, follow_the_flag_of_the_forward_before, 2) /* BUF-05, VER-12, TI-M-0
     }
 }
 
+/* TI-M-06: any string of forwards. The rule is BUF-05's, in three lines of its own. */
+LAB(buffers, follow_the_flag_along_any_string_of_forwards, 2)
+{
+    cd_prng prng = cd_prng_seed(cd_test_seed());
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_add_buffer(l, "b", CDDP_F32, 1, 0.0);
+    for (int round = 0; round < 10; round++) {
+        bool flag = true; /* as after construction */
+        uint32_t depth = 0;
+        lane_wrap(l);
+        for (int i = 0; i < 30; i++) {
+            const uint64_t kind = cd_prng_below(&prng, 4); /* 0, 1: synchronising, 2: inside no_sync, 3: without grad mode */
+            lane_mark(l);
+            for (; depth < (kind == 2 ? 1 : 0); depth++) cddp_ddp_no_sync_begin(l->ddp);
+            for (; depth > (kind == 2 ? 1 : 0); depth--) cddp_ddp_no_sync_end(l->ddp);
+            CHECK_OK(cddp_ddp_forward_begin(l->ddp, kind != 3, &l->err));
+            CHECK_OK(cddp_ddp_forward_end(l->ddp, NULL, &l->err));
+            CHECK((lane_count(l, CDDP_EV_buffer_sync, -1) == 1) == flag);
+            flag = kind < 2;
+        }
+        lane_unwrap(l);
+    }
+}
+
 static cddp_status double_them(void *context, cddp_group *group, const cddp_buffer *buffers, size_t buffer_count, cddp_error *err)
 {
     (void)group;
@@ -295,7 +335,49 @@ static cddp_status double_them(void *context, cddp_group *group, const cddp_buff
     return CDDP_OK;
 }
 
-LAB(buffers, can_be_synchronised_by_a_hook_after_forward, 2) /* BUF-07, TI-E-03 */
+static cddp_status broadcast_by_hand(void *context, cddp_group *group, const cddp_buffer *buffers, size_t buffer_count, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    ++*(int *)context;
+    for (size_t i = 0; status == CDDP_OK && i < buffer_count; i++) {
+        cddp_work *work = NULL;
+        status = cddp_group_broadcast(group, &buffers[i].tensor, 0, &work, err);
+        if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    }
+    return status;
+}
+
+/* TI-E-03: the same forwards, each of which changes the buffers by what the rank is, with the wrapper's own broadcast and with
+** one written by hand as a hook before forward. */
+LAB(buffers, broadcast_by_hand_are_as_the_wrapper_broadcasts_them, 3)
+{
+    double own[4][2];
+    int calls = 0;
+    lane_add(l, "p", CDDP_F32, 2);
+    cddp_tensor *mean = lane_add_buffer(l, "mean", CDDP_F32, 2, 0.0), *count = lane_add_buffer(l, "count", CDDP_F64, 1, 0.0);
+    for (int by_hand = 0; by_hand < 2; by_hand++) {
+        CHECK_OK(l->device->fill(mean, 1.0, NULL, &l->err));
+        CHECK_OK(l->device->fill(count, 2.0, NULL, &l->err));
+        lane_wrap(l);
+        if (by_hand) CHECK_OK(cddp_ddp_register_buffer_hook(l->ddp, broadcast_by_hand, &calls, false, &l->err));
+        for (int step = 0; step < 4; step++) {
+            lane_forward(l);
+            const double seen[2] = {lane_first(l, mean), lane_first(l, count)}; /* by this forward */
+            CHECK(seen[0] == 1.0 + 2.0 * step && seen[1] == 2.0 + 4.0 * step);
+            if (by_hand) CHECK(seen[0] == own[step][0] && seen[1] == own[step][1]);
+            else own[step][0] = seen[0], own[step][1] = seen[1];
+            CHECK_OK(l->device->fill(mean, seen[0] + 2.0 + l->r, NULL, &l->err)); /* rank 0 adds 2, the others more */
+            CHECK_OK(l->device->fill(count, seen[1] + 4.0 + l->r, NULL, &l->err));
+            lane_grad(l, 0, 1.0);
+            lane_end(l);
+            lane_zero_grad(l, true);
+        }
+        lane_unwrap(l);
+    }
+    CHECK(calls == 4);
+}
+
+LAB(buffers, can_be_synchronised_by_a_hook_after_forward, 2) /* BUF-07 */
 {
     int calls = 0;
     lane_add(l, "p", CDDP_F32, 2);
@@ -334,5 +416,6 @@ TEST_MAIN(ROW(verify, every_rank_fails_and_shows_both_sides), ROW(verify, is_lef
           ROW(broadcast, leaves_buffers_alone_when_they_are_not_synchronised),
           ROW(broadcast, leaves_ignored_ones_alone_and_reduces_shared_ones_once),
           ROW(broadcast, keeps_at_most_two_in_flight), ROW(buffers, are_broadcast_and_not_averaged),
-          ROW(buffers, follow_the_flag_of_the_forward_before), ROW(buffers, can_be_synchronised_by_a_hook_after_forward),
+          ROW(buffers, follow_the_flag_of_the_forward_before), ROW(buffers, follow_the_flag_along_any_string_of_forwards),
+          ROW(buffers, broadcast_by_hand_are_as_the_wrapper_broadcasts_them), ROW(buffers, can_be_synchronised_by_a_hook_after_forward),
           ROW(buffers, may_be_replaced_by_the_module))

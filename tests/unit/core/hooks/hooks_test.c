@@ -132,7 +132,26 @@ LAB(hook, is_called_in_bucket_order_and_nothing_is_divided, 3) /* HOOK-04, HOOK-
     CHECK(what[l->r].calls == 3);
     cddp_ddp_logging log = {0};
     cddp_ddp_get_logging(l->ddp, &log);
-    CHECK(strcmp(log.comm_hook, "watcher") == 0); /* HOOK-10, TI-D-01 */
+    CHECK(strcmp(log.comm_hook, "watcher") == 0); /* HOOK-10 */
+}
+
+LAB(hook, is_named_in_the_log, 2) /* TI-D-01: none, a user's, one of ours, one around another */
+{
+    static const struct {
+        const cddp_hook *hook;
+        const char *inner, *name;
+    } rows[4] = {{NULL, NULL, ""}, {&watcher, NULL, "watcher"}, {&cd_hook_allreduce, NULL, "allreduce"},
+                 {&cd_hook_fp16_compress_wrapper, "allreduce", "fp16_compress_wrapper"}};
+    lane_add(l, "p", CDDP_F32, 2);
+    for (int i = 0; i < 4; i++) {
+        cddp_ddp_logging log = {0};
+        lane_wrap(l);
+        if (rows[i].hook != NULL)
+            CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, rows[i].hook, rows[i].inner != NULL ? cd_hook_find(rows[i].inner) : NULL, NULL, &l->err));
+        cddp_ddp_get_logging(l->ddp, &log);
+        CHECK(strcmp(log.comm_hook, rows[i].name) == 0);
+        lane_unwrap(l);
+    }
 }
 
 LAB(hook, sees_index_zero_in_the_first_pass_of_a_static_graph, 2) /* STA-04, VER-20, TI-M-05 */
@@ -275,7 +294,7 @@ TEST(hook, every_row_of_the_table_is_found_by_its_name_and_is_acceptable)
 
 TEST_MAIN(ROW(fp16_compress, gives_the_golden_table), ROW(fp16_compress, wrapped_around_allreduce_is_the_same),
           ROW(bf16_compress, casts_then_divides_then_sums), ROW(allreduce, truly_divides), ROW(noop, leaves_gradients_local),
-          ROW(hook, is_called_in_bucket_order_and_nothing_is_divided),
+          ROW(hook, is_called_in_bucket_order_and_nothing_is_divided), ROW(hook, is_named_in_the_log),
           ROW(hook, sees_index_zero_in_the_first_pass_of_a_static_graph), ROW(hook, sees_channels_last_gradients_permuted),
           ROW(hook, result_is_used_verbatim), ROW(hook, stages_of_all_buckets_advance_in_rounds),
           ROW(hook, every_row_of_the_table_is_found_by_its_name_and_is_acceptable))

@@ -333,13 +333,49 @@ TEST(batched_powersgd, compresses_the_whole_bucket_and_telescopes) /* TI-M-14 */
     assert_true(error_of(&j, 5) < 2e-6);
 }
 
+static cddp_status try_options(cddp_rank *rank, cddp_group *group, const char *options, cddp_error *err)
+{
+    const job asked = {.hook = &cd_hook_powersgd, .options = options};
+    void *self = NULL;
+    cddp_status status = create(&asked, rank, group, &self, err);
+    assert_true((self != NULL) == (status == CDDP_OK));
+    if (self != NULL) asked.hook->destroy(self);
+    return status;
+}
+
+/* TI-D-20: a start before the second iteration goes with neither error feedback nor warm start; any start goes without both. */
+static cddp_status try_starts(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    static const char *const flags[2] = {"false", "true"};
+    cddp_group *group = NULL;
+    assert_ok(fixture_group(argument, rank, "world", &group, err), err);
+    for (int k = 0; k < 12; k++) {
+        const int start = k / 4, feedback = k / 2 % 2, warm = k % 2;
+        char options[96];
+        cddp_error inner = CDDP_ERROR_INIT;
+        snprintf(options, sizeof options, "start_powerSGD_iter=%d,use_error_feedback=%s,warm_start=%s", start, flags[feedback], flags[warm]);
+        cd_test_row("%s", options);
+        cddp_status status = try_options(rank, group, options, &inner);
+        if (start <= 1 && (feedback || warm)) assert_fails(status, CDDP_E_CONFIG, &inner, "must be above 1");
+        else assert_ok(status, &inner);
+    }
+    cddp_group_destroy(group);
+    return CDDP_OK;
+}
+
+TEST(powersgd, starts_early_only_without_memory)
+{
+    sim_fixture f;
+    fixture_setup(&f, 1);
+    fixture_run(&f, try_starts);
+    fixture_destroy(&f);
+}
+
 static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *err)
 {
     static const struct {
         const char *options, *words;
     } cases[] = {
-        {"start_powerSGD_iter=1", "must be above 1"},
-        {"start_powerSGD_iter=0,warm_start=false", "must be above 1"},
         {"matrix_aproximation_rank=2", "did you mean 'matrix_approximation_rank'"},
         {"matrix_approximation_rank=0", "not between 1"},
         {"matrix_approximation_rank=two", "not a whole number"},
@@ -357,21 +393,14 @@ static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *e
     if (status != CDDP_OK) return status;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_test_row("%s", cases[i].options);
-        void *self = NULL;
         cddp_error inner = CDDP_ERROR_INIT;
-        job asked = {.hook = &cd_hook_powersgd, .options = cases[i].options};
-        assert_fails(create(&asked, rank, group, &self, &inner), CDDP_E_CONFIG, &inner, cases[i].words);
-        assert_null(self);
+        assert_fails(try_options(rank, group, cases[i].options, &inner), CDDP_E_CONFIG, &inner, cases[i].words);
     }
-    job fine = {.hook = &cd_hook_powersgd, .options = "start_powerSGD_iter=0,warm_start=false,error_feedback=false"};
-    void *self = NULL;
-    assert_ok(create(&fine, rank, group, &self, err), err);
-    fine.hook->destroy(self);
+    assert_ok(try_options(rank, group, "start_powerSGD_iter=0,warm_start=false,error_feedback=false", err), err);
     cddp_group_destroy(group);
     return CDDP_OK;
 }
 
-/* TI-D-20 */
 TEST(powersgd, refuses_settings_that_cannot_work_by_name)
 {
     sim_fixture f;
@@ -386,4 +415,4 @@ TEST_MAIN(ROW(powersgd, is_exact_until_its_start_and_compresses_from_then_on), R
           ROW(powersgd, uncompressed_tensors_stay_exact_within_rounding), ROW(powersgd, zero_and_rank_deficient_gradients_stay_finite),
           ROW(powersgd, a_state_saved_and_loaded_continues_bit_for_bit), ROW(powersgd, a_state_of_another_model_is_refused),
           ROW(powersgd, the_rank_follows_its_schedule), ROW(batched_powersgd, compresses_the_whole_bucket_and_telescopes),
-          ROW(powersgd, refuses_settings_that_cannot_work_by_name))
+          ROW(powersgd, starts_early_only_without_memory), ROW(powersgd, refuses_settings_that_cannot_work_by_name))

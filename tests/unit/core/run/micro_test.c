@@ -4,6 +4,8 @@
 #include "core/run/sampler.h"
 #include "tests/support/test.h"
 
+#include <stdio.h>
+
 static cddp_plan *make_plan(const char *const *sets, size_t count)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -133,6 +135,37 @@ TEST(sampler, dropping_the_tail_leaves_samples_out_and_repeats_none)
     cddp_plan_destroy(plan);
 }
 
+/* TI-A-21: lengths around the number of ranks, fewer samples than ranks among them. Every rank has as many; padding begins
+** again at the front, as often as it must, and dropping leaves less than one sample per rank out. */
+TEST(sampler, gives_every_rank_as_many_samples_whatever_the_length)
+{
+    for (uint32_t world = 2; world <= 5; world++) {
+        const uint32_t lengths[6] = {1, world - 1, world, world + 1, 2 * world - 1, 100 + world + 1};
+        for (int k = 0; k < 12; k++) {
+            const bool drops = k >= 6;
+            const uint32_t length = lengths[k % 6], each = drops ? length / world : (length + world - 1) / world;
+            uint32_t seen[128] = {0}, total = 0;
+            char texts[3][16];
+            if (each == 0) continue; /* nobody has anything to train on: the plan is refused */
+            cd_test_row("%u ranks, %u samples, %s", (unsigned)world, (unsigned)length, drops ? "drop" : "wrap");
+            snprintf(texts[0], sizeof texts[0], "%u", (unsigned)world);
+            snprintf(texts[1], sizeof texts[1], "%u", (unsigned)length);
+            snprintf(texts[2], sizeof texts[2], "%u", (unsigned)each);
+            const char *const sets[] = {"world.size", texts[0], "data.dataset_size", texts[1], "train.steps", texts[2],
+                                        "data.samples", "1", "data.padding", drops ? "drop" : "wrap"};
+            cddp_plan *plan = make_plan(sets, 10);
+            count_epoch(plan, seen, length);
+            for (uint32_t i = 0; i < length; i++) {
+                const uint32_t places = world * each;
+                assert_int_equal(seen[i], drops ? i < places : places / length + (i < places % length));
+                total += seen[i];
+            }
+            assert_int_equal(total, world * each);
+            cddp_plan_destroy(plan);
+        }
+    }
+}
+
 TEST(sampler, a_sample_weighs_the_same_on_every_rank)
 {
     static const char *const sets[] = {"world.size", "2", "data.dataset_size", "8", "data.samples", "4", "train.steps", "2"};
@@ -177,4 +210,5 @@ TEST_MAIN(ROW(micro, only_the_last_micro_step_synchronises_by_default), ROW(micr
           ROW(micro, a_rank_that_stopped_or_ran_out_of_inputs_has_no_more_steps), ROW(pattern, stars_stand_for_any_text),
           ROW(sampler, an_epoch_is_every_sample_once_and_padding_repeats_the_first_ones),
           ROW(sampler, dropping_the_tail_leaves_samples_out_and_repeats_none),
+          ROW(sampler, gives_every_rank_as_many_samples_whatever_the_length),
           ROW(sampler, a_sample_weighs_the_same_on_every_rank), ROW(sampler, running_out_of_memory_leaves_nothing_behind))
