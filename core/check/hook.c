@@ -3,16 +3,18 @@
 ** own law.
 **
 ** Judged from   hook_call and hook_done between two finalised backwards; bucket_layout for which bucket is last;
-**               hook_law (a quantity the hook states itself, with its allowed distance); compare events of link 9;
+**               hook_law (a quantity the hook states itself, with its allowed distance; or the n-th of each rank, summed
+**               over the ranks); compare events of link 9;
 **               hook_done digests across ranks where the backend promises equal bits.
 ** Exercised     a hook call completed.
-** Blame         the rank and the bucket; for a law the rank that broke it.
+** Blame         the rank and the bucket; for a law the rank that broke it, none where it is over all ranks.
 ** Limits        calls with the zeros of a joined rank have no window and are left out. The first pass of a static graph
 *marks no bucket as last (STA-04), so is_last is judged from the second
 **               window on. What a hook declares to be no communication (noop) makes ranks differ, as it should.
 */
 #include "core/check/scribe.h"
 
+#include "core/base/hash.h"
 #include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 
@@ -32,11 +34,20 @@ typedef struct call {
     uint64_t sequence;
 } call;
 
+/* One statement of a law over all ranks, so far; the place is that of the lowest rank that spoke. */
+typedef struct joint {
+    double left, right, bound;
+    uint32_t count, rank, step, micro_step;
+    uint64_t sequence;
+} joint;
+
 typedef struct state {
     cd_scribe scribe;
     cd_ranks ranks;   /* of rank_facts */
     cd_table calls;   /* (rank, bucket) → call */
     cd_agree results; /* (step, micro-step, bucket) → digest, dtype */
+    cd_table stated;  /* (rank, bucket, law) → how often a law over all ranks was stated */
+    cd_table joint;   /* (how often before, bucket, law, group) → joint */
     uint64_t completed;
 } state;
 
@@ -48,6 +59,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->calls, context->allocator, sizeof(call));
     cd_agree_init(&s->results, context->allocator);
+    cd_table_init(&s->stated, context->allocator, sizeof(uint64_t));
+    cd_table_init(&s->joint, context->allocator, sizeof(joint));
     return CDDP_OK;
 }
 
@@ -131,6 +144,45 @@ static void take_law(state *s, const cddp_event *e)
     cd_scribe_hold(&s->scribe, CD_KEY(1, l->bucket), &f);
 }
 
+/* The n-th statement of every rank belongs together, whatever step a joined rank is in. */
+static joint *add_to_joint(state *s, const cddp_event *e, const rank_facts *r)
+{
+    const cddp_event_hook_law *l = &e->as.hook_law;
+    int64_t law = (int64_t)cd_hash_text(e->text);
+    uint64_t *before = cd_table_add(&s->stated, CD_KEY(e->rank, l->bucket, law));
+    joint *j = before != NULL ? cd_table_add(&s->joint, CD_KEY((int64_t)*before, l->bucket, law, r->group)) : NULL;
+    if (j == NULL) return NULL;
+    (*before)++;
+    j->left += cd_f64_of(l->left);
+    j->right += cd_f64_of(l->right);
+    j->bound += cd_f64_of(l->bound);
+    if (j->count == 0 || e->rank < j->rank) {
+        j->rank = e->rank;
+        j->step = e->step;
+        j->micro_step = e->micro_step;
+        j->sequence = e->sequence;
+    }
+    j->count++;
+    return j;
+}
+
+static void take_joint_law(state *s, const cddp_event *e, const rank_facts *r)
+{
+    const cd_group_facts *group = r->is_wrapped ? cd_scribe_find_group(&s->scribe, r->group) : NULL;
+    const joint *j = group != NULL ? add_to_joint(s, e, r) : NULL;
+    if (j == NULL || j->count != (uint64_t)group->members || fabs(j->left - j->right) <= j->bound) return;
+    cddp_event place = {.kind = e->kind, .rank = j->rank, .step = j->step, .micro_step = j->micro_step, .sequence = j->sequence};
+    if (!cd_scribe_is_first(&s->scribe, CD_KEY(3, e->as.hook_law.bucket), &place)) return;
+    cddp_finding f = cd_finding_at(&s->scribe, &place);
+    f.rank = -1;
+    f.bucket = (int32_t)e->as.hook_law.bucket;
+    CD_SAY(f.title, "the hook breaks its law over all ranks for bucket %lld: %s", (long long)f.bucket, e->text != NULL ? e->text : "");
+    CD_SAY(f.expected, "%.17g, within %.3g", j->right, j->bound);
+    CD_SAY(f.actual, "%.17g", j->left);
+    CD_SAY(f.advice, "what is averaged, and by which number; what the ranks must hold alike before");
+    cd_scribe_hold(&s->scribe, CD_KEY(3, e->as.hook_law.bucket), &f);
+}
+
 static void take_compare(state *s, const cddp_event *e)
 {
     const cddp_event_compare *c = &e->as.compare;
@@ -185,7 +237,8 @@ static void event(void *self, const cddp_event *e)
         if (!r->is_shadow) take_done(s, e, r);
         break;
     case CDDP_EV_hook_law:
-        take_law(s, e);
+        if (e->as.hook_law.over_ranks) take_joint_law(s, e, r);
+        else take_law(s, e);
         break;
     case CDDP_EV_compare:
         take_compare(s, e);
@@ -220,6 +273,8 @@ static void end(void *self)
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->calls);
     cd_agree_fini(&s->results);
+    cd_table_fini(&s->stated);
+    cd_table_fini(&s->joint);
     cd_check_end(s);
 }
 

@@ -189,7 +189,8 @@ static cddp_status split(cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_b
     return CDDP_OK;
 }
 
-static cddp_tensor matrix_of(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket, const cd_low_rank_matrix *m)
+cddp_tensor cd_low_rank_matrix_view(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket,
+                                    const cd_low_rank_matrix *m)
 {
     int64_t sizes[2] = {m->rows, m->columns};
     const cddp_tensor *flat = s->batched ? &job->square : &bucket->buffer;
@@ -202,12 +203,12 @@ static cddp_tensor factor_of(const cddp_tensor *memory, int64_t at, int64_t rows
     return cddp_tensor_of(memory->device, memory->storage, memory->offset + at, memory->dtype, sizes, 2);
 }
 
-static cddp_tensor p_of(const cd_low_rank_job *job, const cd_low_rank_matrix *m)
+cddp_tensor cd_low_rank_p_view(const cd_low_rank_job *job, const cd_low_rank_matrix *m)
 {
     return factor_of(&job->p, m->p_at, m->rows, m->rank);
 }
 
-static cddp_tensor q_of(const cd_low_rank_job *job, const cd_low_rank_matrix *m)
+cddp_tensor cd_low_rank_q_view(const cd_low_rank_job *job, const cd_low_rank_matrix *m)
 {
     return factor_of(&job->q, m->q_at, m->columns, m->rank);
 }
@@ -255,7 +256,7 @@ static cddp_status errors_end(cd_low_rank *s, const cddp_grad_bucket *bucket, cd
 /* Where Q starts: the last one when warm, else random normals that every rank draws alike. */
 static cddp_status factor_begin(cd_low_rank *s, const cd_low_rank_job *job, const cd_low_rank_matrix *m, cddp_error *err)
 {
-    cddp_tensor q = q_of(job, m);
+    cddp_tensor q = cd_low_rank_q_view(job, m);
     cd_low_rank_slot *slot = &s->slots[m->parameter];
     bool kept = slot->q_numel == m->columns * m->rank && slot->q_rank == m->rank;
     if (kept) {
@@ -276,7 +277,7 @@ static cddp_status factor_end(cd_low_rank *s, const cd_low_rank_job *job, const 
         slot->q_numel = 0; /* a factor set from outside serves once */
         return CDDP_OK;
     }
-    cddp_tensor q = q_of(job, m);
+    cddp_tensor q = cd_low_rank_q_view(job, m);
     CD_TRY(cd_low_rank_slot_keep_q(s, slot, &q, m->rank, err));
     return CDDP_OK;
 }
@@ -354,7 +355,7 @@ cddp_status cd_low_rank_run(void *self, cddp_grad_bucket *bucket, cddp_group *gr
     for (uint32_t i = 0; i < job->matrix_count; i++) {
         const cd_low_rank_matrix *m = &job->matrices[i];
         CD_TRY(factor_begin(s, job, m, err));
-        cddp_tensor matrix = matrix_of(s, job, bucket, m), p = p_of(job, m), q = q_of(job, m);
+        cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m), p = cd_low_rank_p_view(job, m), q = cd_low_rank_q_view(job, m);
         CD_TRY(multiply(&p, (cddp_matmul){.a = &matrix, .b = &q}, err));
     }
     if (s->batched) {
@@ -386,10 +387,11 @@ static cddp_status stage_q(void *self, cddp_grad_bucket *bucket, cddp_future *fu
     CD_TRY(cd_low_rank_job_find(s, bucket, &job, err));
     for (uint32_t i = 0; i < job->matrix_count; i++) {
         const cd_low_rank_matrix *m = &job->matrices[i];
-        cddp_tensor matrix = matrix_of(s, job, bucket, m), p = p_of(job, m), q = q_of(job, m);
+        cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m), p = cd_low_rank_p_view(job, m), q = cd_low_rank_q_view(job, m);
         CD_TRY(cd_low_rank_orthogonalize(s, &p, err));
         CD_TRY(multiply(&q, (cddp_matmul){.a = &matrix, .b = &p, .a_transposed = true}, err));
     }
+    cd_low_rank_projection_begin(s, job, bucket);
     CD_TRY(cd_future_add_allreduce(future, bucket, &job->q, s->group, err));
     future->next = stage_m;
     return CDDP_OK;
@@ -413,10 +415,11 @@ static cddp_status stage_m(void *self, cddp_grad_bucket *bucket, cddp_future *fu
     CD_TRY(job->q.device->divide(&job->q, &job->q, s->world_size, NULL, err));
     for (uint32_t i = 0; i < job->matrix_count; i++) {
         const cd_low_rank_matrix *m = &job->matrices[i];
-        cddp_tensor matrix = matrix_of(s, job, bucket, m), p = p_of(job, m), q = q_of(job, m);
+        cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m), p = cd_low_rank_p_view(job, m), q = cd_low_rank_q_view(job, m);
         CD_TRY(multiply(&matrix, (cddp_matmul){.a = &p, .b = &q, .b_transposed = true}, err));
         CD_TRY(factor_end(s, job, m, err));
     }
+    cd_low_rank_projection_end(s, job, bucket);
     if (s->batched) {
         cddp_tensor head = cddp_tensor_slice(&job->square, 0, cddp_tensor_numel(&bucket->buffer));
         CD_TRY(bucket->buffer.device->copy(&bucket->buffer, &head, NULL, err));

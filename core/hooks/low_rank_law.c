@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What PowerSGD promises about one bucket, as numbers that the trace keeps: nothing is lost.
+/* What PowerSGD promises about one bucket, as numbers that the trace keeps: nothing is lost, and what is sent is a projection.
 **
 ** Error feedback (PSG-11) means, element by element,
 **
@@ -10,11 +10,26 @@
 ** output is taken off; everything else is exact, because the result of a subtraction is what is stored. So the sums may
 ** differ by u·Σ|corrected| + u·Σ|new error| and twice the smallest step per element.
 **
+** Projection (PSG-11): the output P·Qᵀ is the projection of the ranks' mean A (gradients, corrected) on the columns of P, so
+** Pᵀ·(A - P·Qᵀ) = 0. A is nowhere in one place, but the identity is linear in it: with signs w and u, fixed and arbitrary, so that no
+** error is likely to cancel,
+**
+**     Σ over ranks  wᵀPᵀ·A_r·u   =   Σ over ranks  wᵀPᵀ·output·u          (the right sides are alike)
+**
+** where both sides may differ by what rounding leaves, per rank, of a matrix of n × m elements at rank r, u the unit roundoff:
+**   A_rᵀ·P, its sum over W ranks and the division: (γ(n) + u + γ(W - 1) + u, and their products) · Σ|w||P|ᵀ|A_r||u|;
+**   PᵀP = 1 but for the rounding of P: (2u + u², and n·r·2^-50 for Gram-Schmidt in f64) · r · Σ|Q|;
+**   P·Qᵀ: (γ(r) + u) · Σ|w||P|ᵀ|P||Q|ᵀ|u|;
+**   the smallest step for every product, and 2^-52 per operation of these sums themselves.
+** Matrix products of 16-bit numbers are added up in f32 and rounded once, so that γ is f32's there. A column that was left out is zero in P
+** and in Q, and drops out. With orthogonalization_epsilon the columns are shorter than 1, and there is no such identity.
+**
 ** Not here: who judges it (core/check/hook.c).
 */
 #include "core/hooks/low_rank_parts.h"
 
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/hooks/host.h"
 
 #include <math.h>
@@ -52,6 +67,122 @@ void cd_low_rank_law_end(const cd_low_rank *s, const cd_low_rank_job *job, const
     double unit = cd_host_unit(bucket->buffer.dtype), least = cd_host_least(bucket->buffer.dtype);
     double sums = 0x1p-52 * (double)(out.count + owed.count) * (job->law_magnitude + out.magnitude + owed.magnitude);
     cddp_law law = {"gradient + old error = output + new error, summed over the bucket", (int64_t)bucket->index, out.sum + owed.sum,
-                    job->law_right, unit * (job->law_magnitude + owed.magnitude) + 2.0 * (double)out.count * least + sums};
+                    job->law_right, unit * (job->law_magnitude + owed.magnitude) + 2.0 * (double)out.count * least + sums, false};
+    cddp_tracer_law(s->tracer, &law);
+}
+
+/* ---- projection ---- */
+
+static bool states_projection(const cd_low_rank *s, const cd_low_rank_job *job)
+{
+    return s->tracer != NULL && job->matrix_count > 0 && !(s->settings.epsilon > 0);
+}
+
+static double sign_of(int64_t i)
+{
+    return (cd_hash_mix(29, (uint64_t)i) >> 32 & 1) != 0 ? 1.0 : -1.0;
+}
+
+typedef struct along {
+    double sum, magnitude; /* wᵀPᵀ·matrix·u, and the same of absolute values */
+} along;
+
+static along along_p(const cddp_tensor *matrix, const cddp_tensor *p)
+{
+    int64_t rows = matrix->sizes[0], columns = matrix->sizes[1], rank = p->sizes[1];
+    along a = {0, 0};
+    for (int64_t i = 0; i < rows; i++) {
+        double left = 0, left_magnitude = 0, right = 0, right_magnitude = 0;
+        for (int64_t k = 0; k < rank; k++) {
+            double x = cd_host_get(p, i * rank + k);
+            left += sign_of(k) * x;
+            left_magnitude += fabs(x);
+        }
+        for (int64_t j = 0; j < columns; j++) {
+            double x = cd_host_get(matrix, i * columns + j);
+            right += sign_of(j) * x;
+            right_magnitude += fabs(x);
+        }
+        a.sum += left * right;
+        a.magnitude += left_magnitude * right_magnitude;
+    }
+    return a;
+}
+
+/* γ(k) of a matrix product in this dtype, with the rounding of its result. */
+static double product_rounding(cddp_dtype dtype, int64_t k)
+{
+    double unit = dtype == CDDP_F64 ? 0x1p-53 : 0x1p-24;
+    return (double)k * unit / (1 - (double)k * unit) + cd_host_unit(dtype);
+}
+
+/* What A_rᵀ·P, its sum over the ranks and the division leave of Σ|w||P|ᵀ|A_r||u|, as a part of it. */
+static double average_rounding(const cd_low_rank *s, cddp_dtype dtype, const cd_low_rank_matrix *m)
+{
+    double unit = cd_host_unit(dtype), ranks = (s->world_size - 1) * unit;
+    return (1 + product_rounding(dtype, m->rows)) * (1 + ranks / (1 - ranks)) * (1 + unit) - 1;
+}
+
+/* What evaluating along_p leaves. */
+static double evaluation(const cd_low_rank_job *job, const cd_low_rank_matrix *m)
+{
+    return 0x1p-52 * (double)(m->rows + m->columns + m->rank + job->matrix_count);
+}
+
+void cd_low_rank_projection_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket)
+{
+    job->projected = job->projected_bound = 0;
+    for (uint32_t i = 0; i < job->matrix_count && states_projection(s, job); i++) {
+        const cd_low_rank_matrix *m = &job->matrices[i];
+        cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m), p = cd_low_rank_p_view(job, m);
+        along a = along_p(&matrix, &p);
+        job->projected += a.sum;
+        job->projected_bound += (average_rounding(s, matrix.dtype, m) + evaluation(job, m)) * a.magnitude;
+    }
+}
+
+/* Σ|w||P|ᵀ|P||Q|ᵀ|u|, and Σ|Q|. */
+static along magnitude_of_factors(const cddp_tensor *p, const cddp_tensor *q)
+{
+    int64_t rank = p->sizes[1];
+    along a = {0, 0};
+    for (int64_t k = 0; k < rank; k++) {
+        double of_q = 0, of_p = 0;
+        for (int64_t j = 0; j < q->sizes[0]; j++) of_q += fabs(cd_host_get(q, j * rank + k));
+        for (int64_t i = 0; i < p->sizes[0]; i++) {
+            double row = 0;
+            for (int64_t l = 0; l < rank; l++) row += fabs(cd_host_get(p, i * rank + l));
+            of_p += row * fabs(cd_host_get(p, i * rank + k));
+        }
+        a.magnitude += of_p * of_q;
+        a.sum += of_q;
+    }
+    return a;
+}
+
+/* What the products and the orthogonalisation of one matrix leave, and its evaluation here. */
+static double matrix_rounding(const cd_low_rank_matrix *m, const cddp_tensor *p, const cddp_tensor *q)
+{
+    double n = (double)m->rows, columns = (double)m->columns, r = (double)m->rank, unit = cd_host_unit(p->dtype);
+    along factors = magnitude_of_factors(p, q);
+    double least = cd_host_least(p->dtype), steps = 4 * n * columns * r * least;
+    double orthogonal = 2 * unit + unit * unit + n * r * 0x1p-50 + 2 * n * least;
+    return orthogonal * r * factors.sum + product_rounding(p->dtype, m->rank) * factors.magnitude + steps;
+}
+
+void cd_low_rank_projection_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket)
+{
+    if (!states_projection(s, job)) return;
+    double right = 0, bound = job->projected_bound;
+    for (uint32_t i = 0; i < job->matrix_count; i++) {
+        const cd_low_rank_matrix *m = &job->matrices[i];
+        cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m), p = cd_low_rank_p_view(job, m), q = cd_low_rank_q_view(job, m);
+        along out = along_p(&matrix, &p);
+        right += out.sum;
+        bound += matrix_rounding(m, &p, &q) + evaluation(job, m) * out.magnitude;
+    }
+    bool can_say = isfinite(job->projected) && isfinite(right) && bound >= 0; /* an overflow is I-RANGE's */
+    cddp_law law = {"Pᵀ·(mean of gradient + error) = Pᵀ·output, signed sums over the bucket", (int64_t)bucket->index,
+                    can_say ? job->projected : 0, can_say ? right : 0, can_say ? bound : INFINITY, true};
     cddp_tracer_law(s->tracer, &law);
 }

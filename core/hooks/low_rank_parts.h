@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the low-rank engine share: low_rank.c (stages), low_rank_memory.c (slots and jobs),
-** low_rank_basis.c (random factors, Gram-Schmidt), low_rank_law.c (nothing is lost), low_rank_state.c (save and load). */
+** low_rank_basis.c (random factors, Gram-Schmidt), low_rank_law.c (nothing is lost, and what is sent is a projection), low_rank_state.c (save and load). */
 #pragma once
 #include "core/base/prng.h"
 #include "core/hooks/low_rank.h"
@@ -44,6 +44,7 @@ typedef struct cd_low_rank_job {
     uint32_t matrix_count, rest_count;
     size_t slot_capacity;
     double law_right, law_magnitude; /* low_rank_law.c: what went in, and Σ|…| of it */
+    double projected, projected_bound; /* what went in, along P, and what rounding may make of it */
 } cd_low_rank_job;
 
 struct cd_low_rank {
@@ -80,6 +81,16 @@ cddp_status cd_low_rank_fill_normal(cd_low_rank *s, const cddp_tensor *q, cd_prn
 ** the ones before it becomes zero. */
 cddp_status cd_low_rank_orthogonalize(cd_low_rank *s, const cddp_tensor *matrix, cddp_error *err);
 
+/* A matrix of the bucket (rows, columns), and its factors (rows, rank) and (columns, rank). */
+cddp_tensor cd_low_rank_matrix_view(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket,
+                                    const cd_low_rank_matrix *m);
+cddp_tensor cd_low_rank_p_view(const cd_low_rank_job *job, const cd_low_rank_matrix *m);
+cddp_tensor cd_low_rank_q_view(const cd_low_rank_job *job, const cd_low_rank_matrix *m);
+
 /* States in the trace that nothing is lost: begin before errors go in, end when they are taken off again. */
 void cd_low_rank_law_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket);
 void cd_low_rank_law_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket);
+/* States that the output is the mean's projection on the columns of P: begin when P is orthonormal and matrices are still what this
+** rank brings, end when they are the output. */
+void cd_low_rank_projection_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket);
+void cd_low_rank_projection_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket);

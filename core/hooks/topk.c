@@ -201,7 +201,7 @@ static void state_law(const topk *t, const cddp_grad_bucket *bucket, const cd_ho
     cd_residual_sum(&t->residual, bucket, &after);
     double sums = 0x1p-52 * (double)(in->count + after.count) * (in->magnitude + after.magnitude);
     cddp_law law = {"gradient + old debt = sent + new debt, summed over the bucket", (int64_t)bucket->index, after.sum, in->sum,
-                    cd_host_unit(bucket->buffer.dtype) * in->magnitude + (double)in->count * cd_host_least(bucket->buffer.dtype) + sums};
+                    cd_host_unit(bucket->buffer.dtype) * in->magnitude + (double)in->count * cd_host_least(bucket->buffer.dtype) + sums, false};
     cddp_tracer_law(t->tracer, &law);
 }
 

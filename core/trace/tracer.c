@@ -74,5 +74,5 @@ void cddp_tracer_mark(cddp_tracer *tracer, const char *name, int64_t value)
 void cddp_tracer_law(cddp_tracer *tracer, const cddp_law *law)
 {
     CD_EMIT(tracer, hook_law, law->name, .bucket = law->bucket, .left = cd_f64_bits(law->left),
-            .right = cd_f64_bits(law->right), .bound = cd_f64_bits(law->bound));
+            .right = cd_f64_bits(law->right), .bound = cd_f64_bits(law->bound), .over_ranks = law->over_ranks);
 }

@@ -104,6 +104,7 @@ typedef struct cddp_law {
     const char *name;
     int64_t bucket; /* -1: none */
     double left, right, bound; /* |left - right| <= bound */
+    bool over_ranks; /* of the sums over all ranks, which state it alike often; a rank that cannot: bound INFINITY */
 } cddp_law;
 CDDP_API void cddp_tracer_law(cddp_tracer *tracer, const cddp_law *law);
 

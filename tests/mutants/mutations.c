@@ -271,7 +271,13 @@ static bool mutate_hook_wrong_last(cddp_event *e)
 
 static bool mutate_hook_breaks_law(cddp_event *e)
 {
-    if (at(e, CDDP_EV_hook_law, 2, 2) && e->as.hook_law.bucket == 1) e->as.hook_law.left = cd_f64_bits(1.01);
+    if (at(e, CDDP_EV_hook_law, 2, 2) && e->as.hook_law.bucket == 1 && !e->as.hook_law.over_ranks) e->as.hook_law.left = cd_f64_bits(1.01);
+    return true;
+}
+
+static bool mutate_hook_breaks_joint_law(cddp_event *e)
+{
+    if (at(e, CDDP_EV_hook_law, 1, 2) && e->as.hook_law.bucket == 1 && e->as.hook_law.over_ranks) e->as.hook_law.left = cd_f64_bits(1.01);
     return true;
 }
 
