@@ -13,6 +13,7 @@
 #include "cddp/self.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/run/plan.h"
 #include "sim/world.h"
 
 #include <stdio.h>
@@ -95,6 +96,13 @@ static cddp_status make_fault(const cddp_plan *plan, const cddp_plan_fault *plan
                         .amount = planned->amount,
                         .optional = planned->optional};
     CD_TRY(cd_fault_check(fault, (uint32_t)plan->world.size, err));
+    if (cd_fault_get_scope(fault->kind) == CD_FAULT_ON_STREAM) {
+        cddp_plan_settings settings;
+        CD_TRY(cddp_plan_rank_settings(plan, fault->rank, &settings, err));
+        if (settings.streams.producers == 0)
+            return cd_fail(err, CDDP_E_CONFIG, "fault %s strikes rank %u, which has no streams: it needs streams.producers",
+                           planned->kind, fault->rank);
+    }
     return CDDP_OK;
 }
 
@@ -169,6 +177,14 @@ static cddp_status open_sim(cd_compose *c, cddp_error *err)
 
 /* ---- a single process ---- */
 
+static cddp_status refuse_streams(const cddp_plan *plan, const char *backend, cddp_error *err)
+{
+    if (!cd_plan_has_streams(plan)) return CDDP_OK;
+    return cd_fail(err, CDDP_E_UNSUPPORTED,
+                   "the scenario queues gradients on streams, which only the simulator has; it runs on backend '%s'",
+                   backend);
+}
+
 static cddp_status open_self(cd_compose *c, cddp_error *err)
 {
     const cddp_plan *plan = c->options.plan;
@@ -176,6 +192,7 @@ static cddp_status open_self(cd_compose *c, cddp_error *err)
         return cd_fail(err, CDDP_E_CONFIG, "backend 'self' is a world of one rank, but world.size is %llu",
                        (unsigned long long)plan->world.size);
     }
+    CD_TRY(refuse_streams(plan, "self", err));
     const cddp_solo_options options = {
         .size = sizeof options, .rank = 0, .world_size = 1, .allocator = c->options.allocator};
     CD_TRY(cddp_solo_world_open(&options, &c->solo, err));
@@ -204,6 +221,7 @@ static cddp_status open_process(cd_compose *c, cddp_error *err)
     if (plan->fault_count > 0)
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "the scenario plants faults, which only the simulator can do; it runs on backend '%s'", name);
+    CD_TRY(refuse_streams(plan, name, err));
     if (plan->settings.model.device != 0)
         return cd_fail(err, CDDP_E_UNSUPPORTED, "device '%s' holds no numbers that backend '%s' could send",
                        plan->settings.model.device == 1 ? "symbol" : "shape", name);

@@ -54,6 +54,8 @@ struct cd_part {
     bool is_awaited;                  /* its owner waited for its end, or polled and saw it */
     bool is_moving;                   /* its data are under way: counted in the rank's transfers */
     bool is_given_back;               /* released by its owner while a stream still holds it */
+    bool is_unordered[2];             /* a planted fault: its start, its end, does not wait or is not waited for */
+    uint32_t point;                   /* with stream_device: of its end on the group's stream */
     cddp_tensor work, source; /* flat */
     uint64_t last_arrival_ns;
     cd_message *inbox, *inbox_last;

@@ -371,7 +371,7 @@ cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_pa
         return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped inside %s", rank->port.rank, cddp_op_name(what->op));
     if (p->stream_device != NULL) {
         p->coll->messages++;
-        if (!cd_stream_push_start(p->stream_device, what->stream, p))
+        if (!cd_stream_push_start(p, what))
             return cd_fail(err, CDDP_E_NOMEM, "no memory to queue %s", cddp_op_name(what->op));
     } else {
         enqueue(p);
@@ -403,6 +403,7 @@ cddp_status cd_part_test(cd_part *part, bool *done, cddp_error *err)
         cd_sim_yield(sim); /* or a rank that polls would keep the others from running */
     }
     *done = part->state == CD_PART_ENDED;
+    if (*done && part->stream_device != NULL) cd_stream_order_end(part, true);
     if (*done) CD_TRY(outcome(part, err));
     return CDDP_OK;
 }
@@ -410,9 +411,11 @@ cddp_status cd_part_test(cd_part *part, bool *done, cddp_error *err)
 cddp_status cd_part_wait(cd_part *part, uint64_t timeout_ns, cddp_error *err)
 {
     cd_sim *sim = sim_of(part);
+    if (part->stream_device != NULL) cd_stream_order_end(part, false);
     if (part->stream_device != NULL && part->state != CD_PART_ENDED) { /* the stream waits, the host does not */
+        if (part->is_unordered[1]) return CDDP_OK;
         part->coll->messages++;
-        if (!cd_stream_push_join(part->stream_device, part->what.stream, part))
+        if (!cd_stream_push_join(part))
             return cd_fail(err, CDDP_E_NOMEM, "no memory to queue a wait");
         return CDDP_OK;
     }
@@ -455,6 +458,7 @@ void cd_coll_reclaim(cd_coll *coll)
 
 void cd_part_release(cd_part *part)
 {
+    if (part->stream_device != NULL) cd_stream_forget_end(part);
     if (part->stream_device != NULL && part->state != CD_PART_ENDED && !sim_of(part)->unwinding)
         part->is_given_back = true;
     else

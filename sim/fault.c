@@ -50,6 +50,8 @@ cddp_status cd_fault_check(const cd_fault *fault, uint32_t world_size, cddp_erro
     if (scope == CD_FAULT_ON_DATA && (fault->when == CD_FAULT_AT_TIME || fault->when == CD_FAULT_AFTER_OP))
         return cd_fail(err, CDDP_E_CONFIG,
                        "fault %s needs a collective whose contribution it changes: before_op or inside_op", name);
+    if (scope == CD_FAULT_ON_STREAM && fault->when != CD_FAULT_INSIDE_OP)
+        return cd_fail(err, CDDP_E_CONFIG, "fault %s loses a wait of one collective: inside_op", name);
     if (scope == CD_FAULT_ON_LINK && fault->when != CD_FAULT_AT_TIME && fault->when != CD_FAULT_BEFORE_OP)
         return cd_fail(err, CDDP_E_CONFIG, "fault %s acts on a link: at_time or before_op", name);
     if (fault->kind == CD_FAULT_slow_rank && fault->amount == 0)
@@ -68,6 +70,8 @@ void cd_fault_print(const cd_fault *fault, char *text, size_t text_bytes)
         [CD_FAULT_link_delay] = "gets a slower link",
         [CD_FAULT_link_reorder] = "has a message overtaken",
         [CD_FAULT_chunk_corrupt] = "sends a corrupt chunk",
+        [CD_FAULT_lost_start] = "does not wait for its stream",
+        [CD_FAULT_lost_end] = "does not wait for the end",
         [CD_FAULT_bit_flip] = "suffers a bit flip",
         [CD_FAULT_nan] = "contributes a NaN",
     };

@@ -13,8 +13,9 @@ typedef enum cd_fault_kind {
     CD_FAULT_KIND_COUNT
 } cd_fault_kind;
 
-/* What a fault acts on, hence which fields count: a rank, a link (rank → peer), the data of a collective. */
-typedef enum cd_fault_scope { CD_FAULT_ON_RANK, CD_FAULT_ON_LINK, CD_FAULT_ON_DATA } cd_fault_scope;
+/* What a fault acts on, hence which fields count: a rank, a link (rank → peer), the data of a collective, or the order
+** between a collective and the stream of its tensors. */
+typedef enum cd_fault_scope { CD_FAULT_ON_RANK, CD_FAULT_ON_LINK, CD_FAULT_ON_DATA, CD_FAULT_ON_STREAM } cd_fault_scope;
 
 typedef enum cd_fault_when {
     CD_FAULT_AT_TIME,   /* at `at` ns of virtual time */

@@ -185,6 +185,7 @@ cd_coll *cd_comm_make_coll(cd_comm *comm, uint32_t size)
             p->is_awaited = false;
         p->stream_device = NULL;
         p->joiner = NULL;
+        p->is_unordered[0] = p->is_unordered[1] = false;
         p->death = NULL;
     }
     return coll;

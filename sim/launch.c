@@ -9,6 +9,7 @@
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "sim/state.h"
+#include "sim/stream.h"
 
 #include <string.h>
 
@@ -336,10 +337,25 @@ static void yield(cddp_rank *port)
     cd_sim_yield(sim);
 }
 
+static cddp_status streams_open(cddp_rank *rank, const cddp_streams_options *options, const cddp_device **device,
+                                cddp_error *err)
+{
+    const cd_stream_device_config config = {
+        .inner = options->inner, .op_ns = options->operation_ns, .tracer = options->tracer};
+    CD_TRY(cd_stream_device_create(rank, &config, device, err));
+    return CDDP_OK;
+}
+
+static void streams_close(cddp_rank *rank, const cddp_device *device)
+{
+    (void)rank;
+    cd_stream_device_destroy(device);
+}
+
 const cddp_world_ops *cd_sim_ops(void)
 {
-    static const cddp_world_ops ops = {sizeof ops, CDDP_WORLD_ABI, "sim",  launch, now_ns,
-                                       sleep_ns,   compute,        choose, yield};
+    static const cddp_world_ops ops = {sizeof ops, CDDP_WORLD_ABI, "sim", launch,       now_ns,       sleep_ns,
+                                       compute,    choose,         yield, streams_open, streams_close};
     return &ops;
 }
 

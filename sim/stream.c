@@ -8,20 +8,41 @@
 
 /* ---- the device table ---- */
 
+/* The storage that was given back last, where one of this size was. */
+static cd_stream_region *find_free(cd_stream_device *d, cddp_dtype dtype, int64_t numel)
+{
+    for (cd_stream_region *r = d->regions; r != NULL; r = r->next)
+        if (r->is_free && r->dtype == dtype && r->numel == numel) return r;
+    return NULL;
+}
+
+static void tell_memory(const cd_stream_device *d, const cd_stream_region *r, bool released)
+{
+    CD_EMIT(d->tracer, memory, NULL, .region = r->id, .bytes = r->numel * (int64_t)cddp_dtype_bytes(r->dtype),
+            .released = released);
+}
+
 static cddp_status dev_allocate(const cddp_device *table, cddp_dtype dtype, int64_t numel, void **storage,
                                 cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(table);
-    void *made = NULL;
-    CD_TRY(d->inner->allocate(d->inner, dtype, numel, &made, err));
-    cd_stream_region *r = d->tracer != NULL ? cd_memory_allocate(&d->sim->memory, sizeof *r) : NULL;
-    if (r != NULL) {
-        *r = (cd_stream_region){d->regions, made, d->region_count++};
+    cd_stream_region *r = find_free(d, dtype, numel);
+    if (r == NULL) {
+        void *made = NULL;
+        r = cd_memory_allocate(&d->sim->memory, sizeof *r);
+        if (r == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to keep track of a tensor");
+        cddp_status status = d->inner->allocate(d->inner, dtype, numel, &made, err);
+        if (status != CDDP_OK) {
+            cd_memory_release(&d->sim->memory, r, sizeof *r);
+            return status;
+        }
+        *r = (cd_stream_region){
+            .next = d->regions, .storage = made, .id = d->region_count++, .numel = numel, .dtype = dtype};
         d->regions = r;
-        CD_EMIT(d->tracer, memory, NULL, .region = r->id, .bytes = numel * (int64_t)cddp_dtype_bytes(dtype),
-                .released = 0);
     }
-    *storage = made;
+    r->is_free = false;
+    tell_memory(d, r, false);
+    *storage = r->storage;
     return CDDP_OK;
 }
 
@@ -31,13 +52,26 @@ static void dev_release(const cddp_device *table, cddp_dtype dtype, int64_t nume
     for (cd_stream_region **link = &d->regions; *link != NULL; link = &(*link)->next) {
         cd_stream_region *r = *link;
         if (r->storage != storage) continue;
-        CD_EMIT(d->tracer, memory, NULL, .region = r->id, .bytes = numel * (int64_t)cddp_dtype_bytes(dtype),
-                .released = 1);
+        CD_ASSERT(!r->is_free && r->dtype == dtype && r->numel == numel);
         *link = r->next;
-        cd_memory_release(&d->sim->memory, r, sizeof *r);
-        break;
+        if (d->is_closed) {
+            d->inner->release(d->inner, dtype, numel, storage);
+            cd_memory_release(&d->sim->memory, r, sizeof *r);
+            return;
+        }
+        tell_memory(d, r, true);
+        r->is_free = true;
+        r->next = d->regions;
+        d->regions = r;
+        return;
     }
-    d->inner->release(d->inner, dtype, numel, storage);
+    CD_ASSERT(!"storage of another device");
+}
+
+/* What the host knows from here on; point -1: everything that was queued on the stream so far. */
+static void order_host(const cd_stream_device *d, const cddp_stream *s)
+{
+    CD_EMIT(d->tracer, order, NULL, .from = s->index, .to = -1, .point = -1, .waits = 1);
 }
 
 static cddp_status wait_idle(cd_stream_device *d, cddp_stream *s, cddp_error *err)
@@ -46,7 +80,8 @@ static cddp_status wait_idle(cd_stream_device *d, cddp_stream *s, cddp_error *er
         if (d->sim->current == NULL)
             return cd_fail(err, CDDP_E_STATE, "stream %u is busy, and nobody is here to wait for it", s->index);
         s->waiter = d->sim->current;
-        if (cd_sim_wait(d->sim, "waits for a stream", NULL, UINT64_MAX) == CD_WAKE_ABORT)
+        const cd_part *part = s->first->kind == CD_STREAM_JOIN ? s->first->part : NULL;
+        if (cd_sim_wait(d->sim, "waits for a stream", part, UINT64_MAX) == CD_WAKE_ABORT)
             return cd_fail(err, CDDP_E_ABORTED, "the world ended while rank %u waited for stream %u", d->rank->rank,
                            s->index);
     }
@@ -59,7 +94,9 @@ static cddp_status wait_idle(cd_stream_device *d, cddp_stream *s, cddp_error *er
 static cddp_status dev_read(const cddp_tensor *src, void *host, size_t host_bytes, cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(src->device);
+    cd_stream_touch(d, d->streams[0], src, false, "read");
     CD_TRY(wait_idle(d, d->streams[0], err));
+    order_host(d, d->streams[0]);
     cddp_tensor t = cd_stream_unwrapped(d, src);
     return d->inner->read(&t, host, host_bytes, err);
 }
@@ -67,7 +104,9 @@ static cddp_status dev_read(const cddp_tensor *src, void *host, size_t host_byte
 static cddp_status dev_write(const cddp_tensor *dst, const void *host, size_t host_bytes, cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(dst->device);
+    cd_stream_touch(d, d->streams[0], dst, true, "write");
     CD_TRY(wait_idle(d, d->streams[0], err));
+    order_host(d, d->streams[0]);
     cddp_tensor t = cd_stream_unwrapped(d, dst);
     return d->inner->write(&t, host, host_bytes, err);
 }
@@ -101,8 +140,8 @@ static cddp_status two(cd_stream_op_kind kind, const cddp_tensor *dst, const cdd
 {
     cd_stream_device *d = cd_stream_device_of(dst->device);
     extra.kind = kind;
-    extra.dst = cd_stream_unwrapped(d, dst);
-    extra.a = cd_stream_unwrapped(d, src);
+    extra.dst = *dst;
+    extra.a = *src;
     return cd_stream_push(d, stream, &extra, err);
 }
 
@@ -120,7 +159,7 @@ static cddp_status dev_copy_many(const cddp_device *table, const cddp_copy_pair 
     o.pairs = cd_memory_allocate(&d->sim->memory, pair_count * sizeof *o.pairs);
     if (o.pairs == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to queue %zu copies", pair_count);
     for (size_t i = 0; i < pair_count; i++) {
-        o.pairs[i] = (cddp_copy_pair){cd_stream_unwrapped(d, &pairs[i].dst), cd_stream_unwrapped(d, &pairs[i].src)};
+        o.pairs[i] = pairs[i];
         cd_stream_touch(d, cd_stream_or_default(d, stream), &o.pairs[i].src, false, "copy");
         cd_stream_touch(d, cd_stream_or_default(d, stream), &o.pairs[i].dst, true, "copy");
     }
@@ -130,7 +169,7 @@ static cddp_status dev_copy_many(const cddp_device *table, const cddp_copy_pair 
 static cddp_status dev_fill(const cddp_tensor *dst, double value, cddp_stream *stream, cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(dst->device);
-    cd_stream_op o = {.kind = CD_STREAM_FILL, .dst = cd_stream_unwrapped(d, dst), .x = value};
+    cd_stream_op o = {.kind = CD_STREAM_FILL, .dst = *dst, .x = value};
     return cd_stream_push(d, stream, &o, err);
 }
 
@@ -167,11 +206,8 @@ static cddp_status dev_axpy(const cddp_tensor *dst, double alpha, const cddp_ten
 static cddp_status dev_matmul(const cddp_tensor *dst, const cddp_matmul *operands, cddp_stream *stream, cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(dst->device);
-    cd_stream_op o = {.kind = CD_STREAM_MATMUL,
-                      .dst = cd_stream_unwrapped(d, dst),
-                      .a = cd_stream_unwrapped(d, operands->a),
-                      .b = cd_stream_unwrapped(d, operands->b),
-                      .matmul = *operands};
+    cd_stream_op o = {
+        .kind = CD_STREAM_MATMUL, .dst = *dst, .a = *operands->a, .b = *operands->b, .matmul = *operands};
     return cd_stream_push(d, stream, &o, err);
 }
 
@@ -196,7 +232,7 @@ static cddp_status dev_stream_synchronize(const cddp_device *table, cddp_stream 
     cd_stream_device *d = cd_stream_device_of(table);
     cddp_stream *s = cd_stream_or_default(d, stream);
     CD_TRY(wait_idle(d, s, err));
-    CD_EMIT(d->tracer, order, NULL, .from = s->index, .to = -1, .point = -1, .waits = 1);
+    order_host(d, s);
     return CDDP_OK;
 }
 
@@ -286,19 +322,37 @@ cddp_status cd_stream_device_create(cddp_rank *rank, const cd_stream_device_conf
     return CDDP_OK;
 }
 
+static bool is_quiet(const cd_stream_device *d)
+{
+    for (uint32_t i = 0; i < d->stream_count; i++)
+        if (d->streams[i]->first != NULL) return false;
+    return true;
+}
+
+/* Storage that is free goes back; what somebody still has comes through dev_release. */
+static void drop_free_regions(cd_stream_device *d)
+{
+    for (cd_stream_region **link = &d->regions; *link != NULL;) {
+        cd_stream_region *r = *link;
+        if (!r->is_free) {
+            link = &r->next;
+            continue;
+        }
+        *link = r->next;
+        d->inner->release(d->inner, r->dtype, r->numel, r->storage);
+        cd_memory_release(&d->sim->memory, r, sizeof *r);
+    }
+}
+
+/* Operations under way, parts and completions may still name streams and device: those go with the world. */
 void cd_stream_device_destroy(const cddp_device *table)
 {
     if (table == NULL) return;
     cd_stream_device *d = cd_stream_device_of(table);
     cd_memory *memory = &d->sim->memory;
-    for (uint32_t i = 0; i < d->stream_count; i++) {
-        cddp_stream *s = d->streams[i];
-        if (s->is_running) continue; /* its completion is still to come: it goes with the world */
-        while (s->first != NULL) cd_stream_drop_first(s);
-        cd_memory_release(memory, s, sizeof *s);
-        d->streams[i] = NULL;
-    }
-    for (uint32_t i = 0; i < d->stream_count; i++)
-        if (d->streams[i] != NULL) return;
-    cd_memory_release(memory, d, sizeof *d);
+    d->is_closed = true;
+    d->tracer = NULL;
+    drop_free_regions(d);
+    const bool quiet = is_quiet(d);
+    for (uint32_t i = 0; quiet && i < d->stream_count; i++) cd_memory_release(memory, d->streams[i], sizeof *d->streams[i]);
 }

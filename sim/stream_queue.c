@@ -8,27 +8,39 @@
 
 /* ---- tracing ---- */
 
-static int64_t cd_stream_region_of(const cd_stream_device *d, const void *storage)
+static const cd_stream_region *find_region(const cd_stream_device *d, const void *storage)
 {
     for (const cd_stream_region *r = d->regions; r != NULL; r = r->next)
-        if (r->storage == storage) return r->id;
-    return -1; /* made by somebody else */
+        if (r->storage == storage) return r;
+    return NULL;
 }
 
-void cd_stream_touch(const cd_stream_device *d, const cddp_stream *s, const cddp_tensor *t, bool write,
-                     const char *what)
+void cd_stream_touch(const cd_stream_device *d, const cddp_stream *s, const cddp_tensor *t, bool write, const char *what)
 {
     int64_t esize = (int64_t)cddp_dtype_bytes(t->dtype);
-    if (t->device == NULL) return;
-    CD_EMIT(d->tracer, touch, what, .region = cd_stream_region_of(d, t->storage), .on_stream = s->index, .write = write,
-            .begin = t->offset * esize, .end = (t->offset + cd_numel(t)) * esize);
+    if (d->tracer == NULL || t->device != &d->table) return;
+    const cd_stream_region *r = find_region(d, t->storage);
+    if (r == NULL) return;
+    CD_EMIT(d->tracer, touch, what, .region = r->id, .on_stream = s->index, .write = write, .begin = t->offset * esize,
+            .end = (t->offset + cd_numel(t)) * esize);
 }
 
 /* ---- the queue ---- */
 
-static cddp_status take_effect(const cd_stream_device *d, const cd_stream_op *o, cddp_error *err)
+/* From here on the operation speaks of the storage's own device. */
+static void unwrap(const cd_stream_device *d, cd_stream_op *o)
+{
+    o->dst = cd_stream_unwrapped(d, &o->dst);
+    o->a = cd_stream_unwrapped(d, &o->a);
+    o->b = cd_stream_unwrapped(d, &o->b);
+    for (size_t i = 0; i < o->pair_count; i++)
+        o->pairs[i] = (cddp_copy_pair){cd_stream_unwrapped(d, &o->pairs[i].dst), cd_stream_unwrapped(d, &o->pairs[i].src)};
+}
+
+static cddp_status take_effect(const cd_stream_device *d, cd_stream_op *o, cddp_error *err)
 {
     const cddp_device *inner = d->inner;
+    unwrap(d, o);
     switch (o->kind) {
     case CD_STREAM_COPY:
         return inner->copy(&o->dst, &o->a, NULL, err);
@@ -75,6 +87,7 @@ static void finish_first(cddp_stream *s)
 {
     cd_stream_device *d = s->device;
     cddp_error error = CDDP_ERROR_INIT;
+    if (d->is_closed) return;
     cddp_status status = take_effect(d, s->first, &error);
     if (status != CDDP_OK && d->failure == CDDP_OK) {
         d->failure = status;
@@ -121,11 +134,13 @@ static void kick_all(cd_stream_device *d)
 
 void cd_stream_kick(cddp_stream *s)
 {
+    if (s->device->is_closed) return;
     while (s->first != NULL && !s->is_running) {
         cd_stream_op *o = s->first;
         if (o->kind == CD_STREAM_WAIT && o->mark->done < o->generation) return;
         if (o->kind == CD_STREAM_JOIN && o->part->state != CD_PART_ENDED && o->part->state != CD_PART_GONE) {
             o->part->joiner = s;
+            if (s->waiter != NULL) s->waiter->waiting_part = o->part;
             return;
         }
         if (o->kind < CD_STREAM_RECORD) {
@@ -141,6 +156,7 @@ void cd_stream_kick(cddp_stream *s)
             cd_part_reached(reached.part);
         } else if (reached.kind == CD_STREAM_JOIN) {
             cd_stream_device *d = s->device;
+            if (s->waiter != NULL) s->waiter->waiting_part = NULL;
             if (reached.part->state == CD_PART_ENDED && reached.part->status != CDDP_OK && d->failure == CDDP_OK)
                 d->failure = cd_fail(&d->error, reached.part->status, "%s",
                                      reached.part->why != NULL ? reached.part->why : "a collective failed");
@@ -176,20 +192,73 @@ cddp_status cd_stream_push(cd_stream_device *d, cddp_stream *stream, const cd_st
 
 /* ---- collectives ---- */
 
-bool cd_stream_push_start(const cddp_device *table, cddp_stream *stream, cd_part *part)
+/* Operations of one group follow each other, so they are a stream of their own; made when it is first needed. */
+static cddp_stream *stream_of(cd_stream_device *d, const cd_comm *comm)
 {
-    cd_stream_device *d = cd_stream_device_of(table);
-    cd_stream_op o = {.kind = CD_STREAM_START, .part = part};
-    cd_stream_touch(d, cd_stream_or_default(d, stream), &part->what.input, false, "collective");
-    cd_stream_touch(d, cd_stream_or_default(d, stream), &part->what.output, true, "collective");
-    return cd_stream_push(d, stream, &o, NULL) == CDDP_OK;
+    for (uint32_t i = 0; i < d->stream_count; i++)
+        if (d->comms[i] == comm) return d->streams[i];
+    cddp_stream *made = NULL;
+    if (d->table.stream_create(&d->table, &made, NULL) != CDDP_OK) return NULL;
+    d->comms[made->index] = comm;
+    return made;
 }
 
-bool cd_stream_push_join(const cddp_device *table, cddp_stream *stream, cd_part *part)
+static uint32_t take_point(cd_stream_device *d)
 {
-    cd_stream_device *d = cd_stream_device_of(table);
+    return d->free_point_count > 0 ? d->free_points[--d->free_point_count] : d->mark_count++;
+}
+
+static void give_point(cd_stream_device *d, uint32_t point)
+{
+    if (d->free_point_count < CD_STREAM_POINTS_FREE_MAX) d->free_points[d->free_point_count++] = point;
+}
+
+static void tell_record(const cd_stream_device *d, const cddp_stream *from, uint32_t point)
+{
+    CD_EMIT(d->tracer, order, NULL, .from = from->index, .to = -1, .point = point, .waits = 0);
+}
+
+/* to: -1, the host. */
+static void tell_wait(const cd_stream_device *d, int64_t to, uint32_t point)
+{
+    CD_EMIT(d->tracer, order, NULL, .from = -1, .to = to, .point = point, .waits = 1);
+}
+
+bool cd_stream_push_start(cd_part *part, const cddp_collective *what)
+{
+    cd_stream_device *d = cd_stream_device_of(part->stream_device);
+    const cddp_stream *posted = cd_stream_or_default(d, what->stream), *own = stream_of(d, part->coll->comm);
+    cd_stream_op o = {.kind = CD_STREAM_START, .part = part};
+    if (own == NULL) return false;
+    part->point = take_point(d);
+    if (!part->is_unordered[0]) {
+        tell_record(d, posted, part->point);
+        tell_wait(d, own->index, part->point);
+    }
+    cd_stream_touch(d, own, &what->input, false, "collective");
+    cd_stream_touch(d, own, &what->output, true, "collective");
+    tell_record(d, own, part->point);
+    if (!part->is_unordered[0]) return cd_stream_push(d, what->stream, &o, NULL) == CDDP_OK;
+    cd_part_reached(part);
+    return true;
+}
+
+void cd_stream_order_end(const cd_part *part, bool is_host)
+{
+    cd_stream_device *d = cd_stream_device_of(part->stream_device);
+    if (part->is_unordered[1]) return;
+    tell_wait(d, is_host ? -1 : (int64_t)cd_stream_or_default(d, part->what.stream)->index, part->point);
+}
+
+void cd_stream_forget_end(const cd_part *part)
+{
+    give_point(cd_stream_device_of(part->stream_device), part->point);
+}
+
+bool cd_stream_push_join(cd_part *part)
+{
     cd_stream_op o = {.kind = CD_STREAM_JOIN, .part = part};
-    return cd_stream_push(d, stream, &o, NULL) == CDDP_OK;
+    return cd_stream_push(cd_stream_device_of(part->stream_device), part->what.stream, &o, NULL) == CDDP_OK;
 }
 
 void cd_stream_part_ended(cddp_stream *stream) { cd_stream_kick(stream); }

@@ -52,12 +52,17 @@ struct cddp_stream {
     cd_sim_rank *waiter;
 };
 
-/* Storage by its number, so that traces do not depend on addresses. */
+/* A piece of storage by its number, so that traces do not depend on addresses; the number outlives its owners, so that
+** what a former owner left queued meets the next one's work. */
 typedef struct cd_stream_region {
-    struct cd_stream_region *next;
-    const void *storage;
-    int64_t id;
+    struct cd_stream_region *next; /* last given back first */
+    void *storage;
+    int64_t id, numel;
+    cddp_dtype dtype;
+    bool is_free;
 } cd_stream_region;
+
+#define CD_STREAM_POINTS_FREE_MAX 64u
 
 typedef struct cd_stream_device {
     cddp_device table; /* first */
@@ -67,9 +72,13 @@ typedef struct cd_stream_device {
     uint64_t op_ns;
     cddp_tracer *tracer;
     cddp_stream *streams[CD_STREAMS_MAX]; /* [0] is the default */
+    const cd_comm *comms[CD_STREAMS_MAX]; /* whose operations run on it; NULL: an ordinary stream */
     uint32_t stream_count, mark_count;
+    uint32_t free_points[CD_STREAM_POINTS_FREE_MAX]; /* (free_point_count) numbers of marks to be used again */
+    uint32_t free_point_count;
     cd_stream_region *regions;
     int64_t region_count;
+    bool is_closed; /* nothing takes effect any more */
     cddp_status failure;
     cddp_error error;
 } cd_stream_device;
@@ -95,6 +104,6 @@ static inline cddp_tensor cd_stream_unwrapped(const cd_stream_device *d, const c
 cddp_status cd_stream_push(cd_stream_device *device, cddp_stream *stream, const cd_stream_op *what, cddp_error *err);
 void cd_stream_kick(cddp_stream *s);       /* moves a stream on as far as it goes by itself (S2) */
 void cd_stream_drop_first(cddp_stream *s); /* forgets its first operation */
-/* A read or write of a tensor, for the trace. */
+/* A read or write of a tensor, for the trace. Only of storage that the device made: the rest is the program's. */
 void cd_stream_touch(const cd_stream_device *d, const cddp_stream *s, const cddp_tensor *t, bool write,
                      const char *what);

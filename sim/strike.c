@@ -58,6 +58,15 @@ static void spoil(cd_sim *sim, const cd_fault *fault, const cddp_collective *wha
     emit(sim, fault, text);
 }
 
+/* The order between the collective and its stream is gone; what comes of it is up to the schedule. */
+static void lose_wait(cd_sim *sim, const cd_fault *fault, struct cd_part *part)
+{
+    char text[128];
+    cd_fault_print(fault, text, sizeof text);
+    part->is_unordered[fault->kind == CD_FAULT_lost_end] = true;
+    emit(sim, fault, part->stream_device != NULL ? text : "no effect: the tensors of the operation are on no stream");
+}
+
 static void hang(cd_sim *sim, cd_sim_rank *rank, uint64_t until_ns)
 {
     rank->hang_until_ns = until_ns;
@@ -92,6 +101,8 @@ void cd_sim_strike(cd_sim *sim, const cd_fault *fault)
     case CD_FAULT_chunk_corrupt:
         sim->cluster->link_faults[sim->cluster->link_fault_count++] = (cd_link_fault){fault, until(sim, fault), false};
         break;
+    case CD_FAULT_lost_start:
+    case CD_FAULT_lost_end:
     case CD_FAULT_bit_flip:
     case CD_FAULT_nan:
     case CD_FAULT_KIND_COUNT:
@@ -160,6 +171,8 @@ void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cd_fault_when when, stru
         if (f->optional && cd_sim_choose(sim, &choice) == 0) continue;
         if (cd_fault_get_scope(f->kind) == CD_FAULT_ON_DATA) {
             spoil(sim, f, what);
+        } else if (cd_fault_get_scope(f->kind) == CD_FAULT_ON_STREAM) {
+            lose_wait(sim, f, part);
         } else if (f->kind == CD_FAULT_kill && when == CD_FAULT_INSIDE_OP && config->transport == CD_SIM_MESSAGES) {
             part->death = f; /* with its first message on the way */
         } else {

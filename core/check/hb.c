@@ -5,11 +5,11 @@
 **     Buckets   between bucket_launch and bucket_done a bucket is in flight: a mark_ready into it, a grad_local of a
 **               parameter whose gradient is a view of it, and an optimizer_touch of one of its parameters are races.
 **     Streams   touch and order events, by vector clocks: every touch ticks its stream; `order` records a clock at a
-**               mark and joins it where it is waited for. Two accesses to overlapping bytes, one of them a write,
-**               must be ordered.
+**               mark and joins it where it is waited for; what the host queues comes after everything that it waited
+**               for. Two accesses to overlapping bytes, one of them a write, must be ordered.
 ** Exercised     a bucket was filled again after an earlier launch had completed, or two conflicting accesses on
 **               different streams were ordered.
-** Blame         the rank; the finding names both accesses.
+** Blame         the rank; the finding names both accesses, and the parameter or bucket that was at hand.
 ** Limits        sixteen streams per rank, the sixteen latest accesses per region; a marker that an access forgets can
 **               hide a race, never invent one.
 */
@@ -40,6 +40,11 @@ typedef struct access {
     bool is_write;
 } access;
 
+/* What the rank was about when it queued something: the gradient that arrived, or the bucket. */
+typedef struct occasion {
+    int64_t param, bucket; /* + 1; 0: none */
+} occasion;
+
 typedef struct region_history {
     access accesses[ACCESSES_MAX];
     uint32_t count, next;
@@ -51,7 +56,8 @@ typedef struct state {
     cd_layouts layouts;
     cd_table flights; /* (rank, bucket) → bucket_flight */
     cd_table views;   /* (rank, param) → 1 when its gradient is a view of its bucket */
-    cd_ranks clocks;  /* of clocks */
+    cd_ranks clocks;    /* of clocks */
+    cd_ranks occasions; /* of occasion */
     cd_table points;  /* (rank, point) → marked_point */
     cd_table regions; /* (rank, region) → region_history */
     uint64_t reused, ordered;
@@ -66,6 +72,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->flights, context->allocator, sizeof(bucket_flight));
     cd_table_init(&s->views, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->clocks, context->allocator, sizeof(clocks));
+    cd_ranks_init(&s->occasions, context->allocator, sizeof(occasion));
     cd_table_init(&s->points, context->allocator, sizeof(marked_point));
     cd_table_init(&s->regions, context->allocator, sizeof(region_history));
     return CDDP_OK;
@@ -151,32 +158,67 @@ static int64_t stream_index(int64_t on_stream)
     return index >= 0 && index < STREAMS_MAX ? index : -1;
 }
 
+#define HOST 0
+
+static void learn(int64_t of[STREAMS_MAX], const int64_t from[STREAMS_MAX])
+{
+    for (size_t t = 0; t < STREAMS_MAX; t++)
+        if (of[t] < from[t]) of[t] = from[t];
+}
+
+/* Without a mark the host waits for all that a stream was given. */
 static void take_order(state *s, const cddp_event *e)
 {
+    const cddp_event_order *o = &e->as.order;
     clocks *c = cd_ranks_add(&s->clocks, e->rank);
-    marked_point *p = cd_table_add(&s->points, CD_KEY(e->rank, e->as.order.point));
-    int64_t from = stream_index(e->as.order.from), to = stream_index(e->as.order.to);
-    if (c == NULL || p == NULL) return;
-    if (!e->as.order.waits && from >= 0) {
-        memcpy(p->of, c->of[from], sizeof p->of);
-    } else if (e->as.order.waits && to >= 0) {
-        for (size_t t = 0; t < STREAMS_MAX; t++)
-            if (c->of[to][t] < p->of[t]) c->of[to][t] = p->of[t];
+    int64_t from = stream_index(o->from), to = stream_index(o->to);
+    if (c == NULL) return;
+    if (o->point < 0) {
+        if (o->waits && from >= 0 && to >= 0) learn(c->of[to], c->of[from]);
+        return;
     }
+    marked_point *p = cd_table_add(&s->points, CD_KEY(e->rank, o->point));
+    if (p == NULL) return;
+    if (!o->waits && from >= 0) {
+        memcpy(p->of, c->of[from], sizeof p->of);
+        learn(p->of, c->of[HOST]);
+    } else if (o->waits && to >= 0) {
+        learn(c->of[to], p->of);
+    }
+}
+
+/* The occasion ends with whatever the rank turns to next. */
+static void take_occasion(state *s, const cddp_event *e, int64_t param, int64_t bucket)
+{
+    occasion *o = cd_ranks_add(&s->occasions, e->rank);
+    if (o != NULL) *o = (occasion){param + 1, bucket + 1};
 }
 
 static void report_race(state *s, const cddp_event *e, const access *before)
 {
     const cddp_event_touch *t = &e->as.touch;
+    const occasion *o = cd_ranks_add(&s->occasions, e->rank);
     cddp_finding f = cd_finding_at(&s->scribe, e);
+    char what[160];
     cd_finding_add_event(&f, e->rank, before->sequence);
-    CD_SAY(f.title, "rank %u: region %lld is %s on stream %lld without waiting for the %s on stream %lld", e->rank,
-           (long long)t->region, t->write ? "written" : "read", (long long)t->on_stream,
-           before->is_write ? "write" : "read", (long long)(before->stream - 1));
+    CD_SAY(what, "region %lld", (long long)t->region);
+    if (o != NULL && o->bucket > 0) {
+        f.bucket = (int32_t)(o->bucket - 1);
+        CD_SAY(what, "memory of bucket %d", f.bucket);
+    }
+    if (o != NULL && o->param > 0) {
+        const cd_place *place = cd_layouts_find(&s->layouts, e->rank, o->param - 1);
+        cd_finding_set_parameter(&s->scribe, &f, o->param - 1);
+        if (place != NULL) f.bucket = (int32_t)place->bucket;
+        CD_SAY(what, "memory of %s", f.parameter);
+    }
+    CD_SAY(f.title, "rank %u: %s is %s on stream %lld without waiting for the %s on stream %lld", e->rank, what,
+           t->write ? "written" : "read", (long long)t->on_stream, before->is_write ? "write" : "read",
+           (long long)(before->stream - 1));
     CD_SAY(f.expected, "an order between event %llu and event %llu", (unsigned long long)before->sequence,
            (unsigned long long)e->sequence);
-    CD_SAY(f.actual, "bytes %lld to %lld, none waits for the other; by %s", (long long)t->begin, (long long)t->end,
-           e->text != NULL ? e->text : "somebody");
+    CD_SAY(f.actual, "bytes %lld to %lld of region %lld, none waits for the other; by %s", (long long)t->begin,
+           (long long)t->end, (long long)t->region, e->text != NULL ? e->text : "somebody");
     CD_SAY(f.advice, "record an event on stream %lld and let stream %lld wait for it", (long long)(before->stream - 1),
            (long long)t->on_stream);
     cd_scribe_report(&s->scribe, &f);
@@ -189,6 +231,7 @@ static void take_touch(state *s, const cddp_event *e)
     region_history *h = cd_table_add(&s->regions, CD_KEY(e->rank, t->region));
     int64_t stream = stream_index(t->on_stream);
     if (c == NULL || h == NULL || stream < 0) return;
+    learn(c->of[stream], c->of[HOST]);
     for (uint32_t i = 0; i < h->count; i++) {
         const access *a = &h->accesses[i];
         bool conflicts = a->stream != stream && (a->is_write || t->write) && a->begin < t->end && t->begin < a->end;
@@ -214,20 +257,26 @@ static void event(void *self, const cddp_event *e)
     switch (e->kind) {
     case CDDP_EV_bucket_launch:
         take_launch(s, e);
+        take_occasion(s, e, -1, e->as.bucket_launch.bucket);
         break;
     case CDDP_EV_bucket_done:
         take_done(s, e);
+        take_occasion(s, e, -1, e->as.bucket_done.bucket);
         break;
     case CDDP_EV_rebuild:
         take_rebuild(s, e);
+        take_occasion(s, e, -1, -1);
         break;
     case CDDP_EV_grad_final:
         take_final(s, e);
+        take_occasion(s, e, -1, -1);
         break;
     case CDDP_EV_grad_local:
         take_local(s, e);
+        take_occasion(s, e, e->as.grad_local.param, -1);
         break;
     case CDDP_EV_mark_ready:
+        take_occasion(s, e, -1, -1);
         use_bucket(s, e, &(bucket_use){e->as.mark_ready.bucket, e->as.mark_ready.param, "is copied in"});
         break;
     case CDDP_EV_optimizer_touch: {
@@ -259,6 +308,7 @@ static void end(void *self)
     cd_table_fini(&s->flights);
     cd_table_fini(&s->views);
     cd_ranks_fini(&s->clocks);
+    cd_ranks_fini(&s->occasions);
     cd_table_fini(&s->points);
     cd_table_fini(&s->regions);
     cd_check_end(s);

@@ -126,10 +126,11 @@ static cddp_status allocate_slabs(cd_bucket_set *set, cddp_error *err)
     return CDDP_OK;
 }
 
+/* At once: looking at a device whose operations are queued would wait for them, and order what nobody ordered. */
 static bool host_can_look(const cddp_device *device)
 {
     const uint32_t wanted = CDDP_DEVICE_HOST | CDDP_DEVICE_VALUES;
-    return (device->flags & wanted) == wanted;
+    return (device->flags & (wanted | CDDP_DEVICE_ASYNC)) == wanted;
 }
 
 static cddp_status paint_red_zone(const cd_bucket *bucket, cddp_error *err)

@@ -331,7 +331,8 @@ static cddp_status refuse_bucket(const cd_low_rank *s, const cddp_grad_bucket *b
 {
     CD_TRY(cd_hook_refuse_sparse(bucket, s->batched ? "batched_powersgd" : "powersgd", err));
     const cddp_device *d = bucket->buffer.device;
-    if ((d->flags & CDDP_DEVICE_VALUES) == 0 || (d->flags & CDDP_DEVICE_HOST) == 0)
+    const uint32_t needed = CDDP_DEVICE_VALUES | CDDP_DEVICE_HOST;
+    if ((d->flags & needed) != needed || (d->flags & CDDP_DEVICE_ASYNC) != 0)
         return cd_fail(err, CDDP_E_UNSUPPORTED, "%s needs numbers in host memory; bucket %u is on device %s", s->name, bucket->index, d->name);
     if (!cddp_dtype_is_float(bucket->buffer.dtype) || (bucket->parameter_count > 0 && bucket->gradients[0].dtype == CDDP_C64))
         return cd_fail(err, CDDP_E_UNSUPPORTED, "%s takes real gradients only; bucket %u holds %s", s->name, bucket->index,

@@ -46,12 +46,12 @@ static cddp_tensor row_of(const cddp_tensor *value, int64_t row)
 
 /* dense[rows[i]] += value[i], in increasing order of rows. */
 static cddp_status scatter_add(const cddp_tensor *dense, const cddp_tensor *value, const cddp_tensor *rows,
-                               cddp_error *err)
+                               cddp_stream *stream, cddp_error *err)
 {
     const int64_t *row = cd_tensor_data(rows);
     for (int64_t i = 0; i < row_count(rows); i++) {
         cddp_tensor to = row_of(dense, row[i]), from = row_of(value, i);
-        CD_TRY(to.device->reduce(CDDP_RED_SUM, &to, &from, NULL, err));
+        CD_TRY(to.device->reduce(CDDP_RED_SUM, &to, &from, stream, err));
     }
     return CDDP_OK;
 }
@@ -111,7 +111,7 @@ cddp_status cd_gradient_add(cd_graph *graph, cd_gradient *sum, const cd_gradient
     }
     CD_TRY(own_dense(graph, &total, err));
     if (other->kind == CDDP_GRAD_SPARSE)
-        CD_TRY(scatter_add(&total.value, &other->value, &other->rows, err));
+        CD_TRY(scatter_add(&total.value, &other->value, &other->rows, NULL, err));
     else
         CD_TRY(total.value.device->reduce(CDDP_RED_SUM, &total.value, &other->value, NULL, err));
     *sum = total;
@@ -119,6 +119,12 @@ cddp_status cd_gradient_add(cd_graph *graph, cd_gradient *sum, const cd_gradient
 }
 
 /* ---- the slot ---- */
+
+static cddp_stream *stream_of(const cd_graph *graph, uint32_t parameter)
+{
+    const cd_graph_callbacks *cb = &graph->callbacks;
+    return cb->stream != NULL ? cb->stream(cb->context, parameter) : NULL;
+}
 
 static cddp_status make_once(cddp_tensor *tensor, const cddp_device *device, cddp_dtype dtype, const int64_t *sizes,
                              uint32_t dim_count, cddp_error *err)
@@ -190,13 +196,14 @@ static cddp_status accumulate_mixed(cd_graph *graph, uint32_t parameter, const c
         slot->is_fresh = true;
         return CDDP_OK;
     }
-    if (slot->kind == CDDP_GRAD_DENSE) return scatter_add(&slot->value, &gradient->value, &gradient->rows, err);
+    if (slot->kind == CDDP_GRAD_DENSE)
+        return scatter_add(&slot->value, &gradient->value, &gradient->rows, stream_of(graph, parameter), err);
     cd_gradient sum = {.kind = CDDP_GRAD_SPARSE, .value = slot->value, .rows = slot->rows};
     CD_TRY(cd_gradient_add(graph, &sum, gradient, err));
     if (sum.kind == CDDP_GRAD_SPARSE) return store_sparse(graph, parameter, &sum, err);
     cddp_grad_drop(slot);
     CD_TRY(cddp_grad_define(slot, cd_graph_source(graph, parameter), err));
-    return slot->value.device->copy(&slot->value, &sum.value, NULL, err);
+    return slot->value.device->copy(&slot->value, &sum.value, stream_of(graph, parameter), err);
 }
 
 cddp_status cd_grad_accumulate(cd_graph *graph, uint32_t parameter, const cd_gradient *gradient, cddp_error *err)
@@ -209,10 +216,10 @@ cddp_status cd_grad_accumulate(cd_graph *graph, uint32_t parameter, const cd_gra
     } else if (gradient->kind == CDDP_GRAD_SPARSE || slot->kind == CDDP_GRAD_SPARSE) {
         status = accumulate_mixed(graph, parameter, gradient, err);
     } else if (slot->kind == CDDP_GRAD_DENSE) {
-        status = slot->value.device->reduce(CDDP_RED_SUM, &slot->value, &gradient->value, NULL, err);
+        status = slot->value.device->reduce(CDDP_RED_SUM, &slot->value, &gradient->value, stream_of(graph, parameter), err);
     } else {
         CD_TRY(cddp_grad_define(slot, cd_graph_source(graph, parameter), err));
-        status = slot->value.device->copy(&slot->value, &gradient->value, NULL, err);
+        status = slot->value.device->copy(&slot->value, &gradient->value, stream_of(graph, parameter), err);
     }
     if (status != CDDP_OK) {
         if (is_new) cddp_grad_drop(slot); /* a half-made gradient is none */

@@ -76,6 +76,9 @@ typedef struct cd_graph_callbacks {
     /* On devices without arithmetic: writes the gradient that one firing of this parameter contributes
     ** (atoms on symbol, nothing on shape). dst has the parameter's sizes. */
     cddp_status (*fresh)(void *context, uint32_t parameter, const cddp_tensor *dst, cddp_error *err);
+    /* The stream on which the engine accumulates a parameter's gradient, where gradients live on a device with streams;
+    ** NULL, or without the callback: the default one. Numbers on the tape stay as they are until the next begin. */
+    cddp_stream *(*stream)(void *context, uint32_t parameter);
     /* Synchronised batch norm: statistics of all ranks. mine (count) f64, all (rank_count, count) f64 in rank
     ** order; sums (count) f64 is summed over ranks in place. rank_count 0 or 1: a single process. */
     uint32_t rank_count;

@@ -85,7 +85,7 @@ static cddp_group *find_group(const cd_trainer *t, const char *name)
 static cddp_status run_on_tensor(cd_trainer *t, const cddp_plan_collective *planned, cddp_group *group, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    const cddp_device *device = cd_trainer_module(t)->device;
+    const cddp_device *device = t->streams.device != NULL ? t->streams.device : cd_trainer_module(t)->device;
     const cddp_dtype dtype = (cddp_dtype)planned->dtype;
     const int64_t numel = (int64_t)planned->numel, total = numel * cddp_group_size(group) + numel + 1;
     cddp_work *work = NULL;

@@ -65,6 +65,8 @@ static cddp_status step_parameter(void *context, size_t variable, cddp_grad *gra
         parameter++;
     }
     cd_replica_optimizer *o = find_owner(t, parameter, &optimizer, &position);
+    CD_TRY(cd_streams_settle(&t->streams, err));
+    grad->value = cd_streams_plain(&t->streams, &grad->value);
     CD_TRY(keep_gradient(t, parameter, grad, err));
     if (!o->has_stepped) {
         o->has_stepped = true;

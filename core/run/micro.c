@@ -40,6 +40,7 @@ static void apply(const cddp_plan_when *when, cd_micro *m)
     m->touch_parameters = given(when->touch_parameters, m->touch_parameters) != 0;
     m->replace_buffers = given(when->replace_buffers, m->replace_buffers) != 0;
     m->create_graph = given(when->create_graph, m->create_graph) != 0;
+    m->await_producers = given(when->await_producers, m->await_producers) != 0;
     m->compute_us = (uint64_t)given(when->compute_us, (int64_t)m->compute_us);
 }
 
@@ -47,7 +48,7 @@ void cd_micro_resolve(const cddp_plan *plan, const cddp_plan_settings *settings,
 {
     const bool is_last = place.micro_step + 1 == settings->train.micro_steps;
     *micro = (cd_micro){.place = place, .sync = is_last, .sync_backward = is_last, .forwards = 1, .backwards = 1,
-                        .grad_mode = true, .samples = (uint32_t)settings->data.samples,
+                        .grad_mode = true, .await_producers = true, .samples = (uint32_t)settings->data.samples,
                         .ready = (cd_ready_kind)plan->schedule.ready};
     for (size_t i = 0; i < plan->when_count; i++) {
         if (applies(&plan->whens[i], place)) {

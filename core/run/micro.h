@@ -29,7 +29,7 @@ typedef struct cd_micro {
     cd_poison poison;
     const char *poison_parameter; /* NULL: the first that becomes ready */
     uint32_t abort_after;         /* 0: never */
-    bool early_step, touch_buffers, touch_parameters, replace_buffers, create_graph;
+    bool early_step, touch_buffers, touch_parameters, replace_buffers, create_graph, await_producers;
     uint64_t compute_us;
 } cd_micro;
 

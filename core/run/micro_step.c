@@ -70,7 +70,8 @@ static cddp_status replace_buffers(cd_trainer *t, cddp_error *err)
     cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; i < module->buffer_count; i++) {
         CD_TRY(cd_module_replace_buffer(module, (uint32_t)i, err));
-        CD_TRY(cddp_ddp_set_buffer(t->ddp, module->buffers[i].name, &module->buffers[i].tensor, err));
+        const cddp_tensor buffer = cd_streams_queued(&t->streams, &module->buffers[i].tensor);
+        CD_TRY(cddp_ddp_set_buffer(t->ddp, module->buffers[i].name, &buffer, err));
     }
     return CDDP_OK;
 }
@@ -113,6 +114,7 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
     const cd_micro *micro = pass->micro;
     if (!micro->bypass) {
         CD_TRY(cddp_ddp_forward_begin(t->ddp, micro->grad_mode, err));
+        CD_TRY(cd_streams_settle(&t->streams, err)); /* buffers were broadcast */
     }
     CD_TRY(cd_trainer_tell_buffers(t, CD_MOMENT_FORWARD, err));
     if (t->oracle != NULL && pass->first == 0) {
@@ -138,6 +140,9 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
     cd_trainer *t = context;
     const char *name = cd_trainer_module(t)->parameters[parameter].name;
     CD_TRY(pass_time(t, backward_ns(t, parameter), name, err));
+    if (t->micro->await_producers && grad->kind == CDDP_GRAD_DENSE) {
+        CD_TRY(cd_streams_await(&t->streams, parameter, err));
+    }
     CD_TRY(cd_replica_poison(t->micro, name, t->gradient_count == 0, grad, err));
     if (t->settings.clip.place == 1 && grad->kind == CDDP_GRAD_DENSE) {
         CD_TRY(cd_clip_grad_norm(&grad, 1, t->settings.clip.max_norm, NULL, err));
@@ -146,7 +151,9 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
     t->contributions[parameter] += grad->kind != CDDP_GRAD_UNDEFINED;
     CD_TRY(cd_trainer_tell_gradient(t, parameter, grad, err));
     if (t->oracle != NULL) {
-        CD_TRY(cd_oracle_push_local(t->oracle, parameter, grad, err));
+        CD_TRY(cd_streams_look(&t->streams, err));
+        const cddp_grad local = cd_streams_plain_grad(&t->streams, grad);
+        CD_TRY(cd_oracle_push_local(t->oracle, parameter, &local, err));
     }
     if (!t->replaced[parameter]) {
         CD_TRY(cddp_ddp_mark_parameter_ready(t->ddp, parameter, err));
@@ -175,13 +182,21 @@ static cddp_status fresh_gradient(void *context, uint32_t parameter, const cddp_
 static const cddp_tensor *forward_parameter(void *context, uint32_t parameter)
 {
     const cd_trainer *t = context;
-    return t->ddp != NULL ? cddp_ddp_forward_parameter(t->ddp, parameter)
-                          : &cd_trainer_module(t)->parameters[parameter].tensor;
+    /* With streams the wrapper's tensor is the queued face of the same memory. */
+    const bool asks_wrapper = t->ddp != NULL && t->streams.device == NULL;
+    return asks_wrapper ? cddp_ddp_forward_parameter(t->ddp, parameter)
+                        : &cd_trainer_module(t)->parameters[parameter].tensor;
+}
+
+static cddp_stream *producer_of(void *context, uint32_t parameter)
+{
+    return cd_streams_producer(&((const cd_trainer *)context)->streams, parameter);
 }
 
 void cd_trainer_set_callbacks(cd_trainer *t)
 {
     const cd_graph_callbacks callbacks = {.context = t,
+                                          .stream = producer_of,
                                           .ready = gradient_is_ready,
                                           .choose = choose_ready,
                                           .fresh = fresh_gradient,
@@ -196,6 +211,8 @@ static cddp_status end_backward(cd_trainer *t, const cd_micro *micro, cddp_error
         t->has_stepped = true;
     }
     CD_TRY(cddp_ddp_backward_end(t->ddp, err));
+    CD_TRY(cd_streams_settle(&t->streams, err));
+    CD_TRY(cd_streams_settle_producers(&t->streams, err));
     return CDDP_OK;
 }
 
@@ -206,6 +223,7 @@ static cddp_status run_backwards(cd_trainer *t, const cd_micro *micro, cd_value 
         const uint32_t parts = micro->backward_each ? micro->forwards : 1;
         for (uint32_t f = 0; f < parts; f++) {
             t->gradient_count = 0;
+            CD_TRY(cd_streams_begin_backward(&t->streams, err));
             CD_TRY(cd_replica_backward(t->replica, micro, &losses[f], micro->forwards / parts, retain || f + 1 < parts, err));
             CD_TRY(end_backward(t, micro, err));
         }
@@ -218,6 +236,7 @@ static cddp_status run_backwards(cd_trainer *t, const cd_micro *micro, cd_value 
 static cddp_status leave_backward(cd_trainer *t, cddp_error *err)
 {
     cd_trainer_tell_mark(t, "backward_left_early", t->gradient_count);
+    CD_TRY(cd_streams_settle_producers(&t->streams, err));
     CD_TRY(cddp_ddp_update_process_group(t->ddp, t->group, err));
     t->has_stepped = true; /* nothing to step with */
     return CDDP_OK;

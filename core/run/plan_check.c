@@ -122,6 +122,15 @@ static void check_settings(contradictions *c, const cddp_plan_settings *s)
         tell(c, "mixed_precision.param_dtype",
              "model.device = \"symbol\" is exact: casts of [mixed_precision] need cpu or shape");
     }
+    if (s->streams.producers > 0 && s->model.device != 0) {
+        tell(c, "streams.producers", "streams.producers: gradients without numbers are not produced: it needs model.device = \"cpu\"");
+    }
+    if (s->streams.producers > 0 && s->mixed_precision.param_dtype + s->mixed_precision.reduce_dtype > 0) {
+        tell(c, "streams.producers", "streams.producers: the host computes with the parameters, which [mixed_precision] would cast on a stream: drop one");
+    }
+    if (s->streams.producers > 0 && s->train.pass_us_per_mb > 0) {
+        tell(c, "streams.producers", "train.pass_us_per_mb and streams.operation_us both say what a copy takes: drop one");
+    }
     if (s->model.device != 0 && (s->amp.enable || s->clip.max_norm > 0)) {
         tell(c, "model.device", "model.device without numbers knows no overflow and no norm: drop %s or use cpu",
              s->amp.enable ? "amp.enable" : "clip.max_norm");
@@ -168,6 +177,26 @@ static void check_batch(contradictions *c)
             tell(c, "world.batch",
                  "world.batch deals one sample per micro-step: when.samples and when.forwards cannot change that");
         }
+    }
+}
+
+bool cd_plan_has_streams(const cddp_plan *plan)
+{
+    bool has_streams = plan->settings.streams.producers > 0;
+    for (size_t i = 0; !has_streams && i < plan->override_count; i++) {
+        has_streams = strcmp(plan->overrides[i].key, "streams.producers") == 0 &&
+                      *(const uint64_t *)plan->overrides[i].parsed > 0;
+    }
+    return has_streams;
+}
+
+static void check_streams(contradictions *c)
+{
+    if (!cd_plan_has_streams(c->plan) && c->plan->settings.streams.operation_us != 1) {
+        tell(c, "streams.operation_us", "streams.operation_us has no effect without streams.producers");
+    }
+    if (cd_plan_has_streams(c->plan) && c->plan->world.timeout_ms > 0) {
+        tell(c, "world.timeout_ms", "world.timeout_ms limits how long a host waits: with streams.producers it waits for no operation");
     }
 }
 
@@ -232,6 +261,9 @@ static void check_when(contradictions *c, const cddp_plan_when *when)
     if (when->replace_parameters.count > 0 && plan->settings.ddp.gradient_as_bucket_view) {
         tell(c, "when.replace_parameters",
              "a replaced parameter has no view: when.replace_parameters needs ddp.gradient_as_bucket_view = false");
+    }
+    if (when->await_producers == 0 && !cd_plan_has_streams(plan)) {
+        tell(c, "when.await_producers", "when.await_producers has no effect without streams.producers: nobody has to wait");
     }
     if (when->ready_order.count > 0 && when->ready != 4) {
         tell(c, "when.ready_order", "when.ready_order has no effect without when.ready = \"listed\"");
@@ -310,6 +342,7 @@ size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn te
         check_selector(&c, "rank.ranks", &plan->overrides[i].ranks, plan->world.size, "world.size");
     }
     check_batch(&c);
+    check_streams(&c);
     check_groups(&c);
     for (size_t i = 0; i < plan->optimizer_count; i++) {
         check_optimizer(&c, &plan->optimizers[i]);

@@ -117,7 +117,7 @@ static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_err
     if (t->oracle == NULL) {
         return CDDP_OK;
     }
-    cd_trainer_refresh_views(t);
+    CD_TRY(cd_trainer_show(t, err));
     CD_TRY(declared_divisor(t, last->place.step, &divisor, err));
     const cd_oracle_reduction reduction = {.step = last->place.step,
                                            .micro_step = last->place.micro_step,
@@ -261,7 +261,7 @@ static cddp_status step_optimizer(cd_trainer *t, size_t index, const update *u, 
     return CDDP_OK;
 }
 
-cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *err)
+static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
     update u = {.decision = {.norm = NAN, .clip = 1.0, .loss_scale = t->loss_scale}};
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
@@ -290,6 +290,15 @@ cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *e
         t->loss_scale = cd_loss_scaler_get_scale(&t->scaler);
     }
     return CDDP_OK;
+}
+
+/* On the host, and so must be the gradients. */
+cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *err)
+{
+    CD_TRY(cd_streams_lend(&t->streams, cd_trainer_module(t), err));
+    const cddp_status status = run_update(t, last, err);
+    cd_streams_take_back(&t->streams, cd_trainer_module(t));
+    return status;
 }
 
 /* ---- the step ---- */

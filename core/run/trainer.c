@@ -22,11 +22,18 @@ void cd_trainer_refresh_views(cd_trainer *t)
     for (size_t i = 0; i < module->parameter_count; i++) {
         t->views[i] = module->parameters[i].tensor;
         const bool is_kept = t->averaged[i].kind != CDDP_GRAD_UNDEFINED; /* See Note [A step before the step] */
-        t->grad_views[i] = is_kept ? t->averaged[i] : module->parameters[i].grad;
+        t->grad_views[i] = is_kept ? t->averaged[i] : cd_streams_plain_grad(&t->streams, &module->parameters[i].grad);
     }
     for (size_t i = 0; i < module->buffer_count; i++) {
         t->buffer_views[i] = module->buffers[i].tensor;
     }
+}
+
+cddp_status cd_trainer_show(cd_trainer *t, cddp_error *err)
+{
+    CD_TRY(cd_streams_look(&t->streams, err));
+    cd_trainer_refresh_views(t);
+    return CDDP_OK;
 }
 
 /* ---- the wrapper ---- */
@@ -97,11 +104,11 @@ static cddp_status wrap(cd_trainer *t, cddp_error *err)
     }
     for (size_t i = 0; i < module->parameter_count; i++) {
         cd_parameter *p = &module->parameters[i];
-        parameters[i] = (cddp_parameter){.name = p->name, .tensor = p->tensor, .grad = &p->grad,
+        parameters[i] = (cddp_parameter){.name = p->name, .tensor = cd_streams_queued(&t->streams, &p->tensor), .grad = &p->grad,
                                          .requires_grad = p->requires_grad, .expect_sparse = p->expect_sparse};
     }
     for (size_t i = 0; i < module->buffer_count; i++) {
-        buffers[i] = (cddp_buffer){module->buffers[i].name, module->buffers[i].tensor};
+        buffers[i] = (cddp_buffer){module->buffers[i].name, cd_streams_queued(&t->streams, &module->buffers[i].tensor)};
     }
     expand_parameters(t, &t->settings.model.ignore, ignored, &options.ignore_count);
     expand_buffers(t, &t->settings.model.ignore, ignored, &options.ignore_count);
@@ -113,6 +120,7 @@ static cddp_status wrap(cd_trainer *t, cddp_error *err)
     options.parameters_and_buffers_to_ignore = ignored;
     options.delay_all_reduce_named_params = delayed;
     CD_TRY_OUT(cddp_ddp_create(&options, &t->ddp, err));
+    CD_TRY_OUT(cd_streams_settle(&t->streams, err));
     for (size_t i = 0; i < module->parameter_count; i++) {
         t->variables[i] = (int32_t)cddp_ddp_variable_index(t->ddp, module->parameters[i].name);
     }
@@ -302,6 +310,7 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
         return cd_fail(err, CDDP_E_CONFIG, "model '%s' has synchronised batch norm, whose statistics a scenario does not exchange "
                                            "between ranks: use norm=batch, or world.size = 1", t->settings.model.name);
     }
+    CD_TRY(cd_streams_attach(&t->streams, cd_trainer_module(t), err));
     CD_TRY(allocate_arrays(t, err));
     sum_backward_weights(t);
     cd_trainer_refresh_views(t);
@@ -443,6 +452,7 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     CD_TRY_OUT(open_group(t, err));
     CD_TRY_OUT(cd_trainer_open_groups(t, err));
     CD_TRY_OUT(cd_sampler_create(t->plan, t->rank->rank, allocator, &t->sampler, err));
+    CD_TRY_OUT(cd_streams_open(&t->streams, &t->settings.streams, t->rank, t->tracer, err));
     CD_TRY_OUT(cd_trainer_build(t, err));
     if (t->settings.amp.enable) {
         const cddp_plan_amp *amp = &t->settings.amp;
@@ -465,6 +475,7 @@ void cd_trainer_destroy(cd_trainer *t)
     if (t == NULL) {
         return;
     }
+    cd_streams_close(&t->streams);
     cd_oracle_destroy(t->oracle);
     cd_reference_destroy(t->reference);
     cd_reference_destroy(t->free_reference);
@@ -487,6 +498,7 @@ cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
     for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++) {
         cddp_grad_drop(&t->averaged[i]);
     }
+    CD_TRY(cd_streams_settle(&t->streams, err));
     cd_trainer_refresh_views(t);
     if (cd_trainer_steps_in_backward(t)) {
         CD_TRY(cd_trainer_keep_before(t, err));
@@ -591,6 +603,7 @@ cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err)
     const cddp_plan_join *join = &t->settings.join;
     if (join->enable) {
         CD_TRY(cddp_ddp_join_end(t->ddp, err));
+        CD_TRY(cd_streams_settle(&t->streams, err));
     }
     CD_TRY(cd_trainer_tell_parameters(t, CD_MOMENT_END, err));
     CD_TRY(cd_trainer_tell_buffers(t, CD_MOMENT_END, err));

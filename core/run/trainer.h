@@ -16,6 +16,7 @@
 #include "core/run/blob.h"
 #include "core/run/reference.h"
 #include "core/run/replica.h"
+#include "core/run/streams.h"
 #include "core/run/timed_device.h"
 #include "core/tensor/symbol.h"
 #include "core/trace/tracer.h"
@@ -72,6 +73,7 @@ typedef struct cd_trainer {
     int32_t *slot_parameters;
     size_t slot_count;
 
+    cd_streams streams; /* where gradients are queued; without streams it does nothing */
     cd_timed_device timed_device; /* of the replica, where passes over gradients take time */
     uint64_t backward_weights;    /* of all parameters that require grad */
 
@@ -97,8 +99,10 @@ void cd_trainer_drop(cd_trainer *t);
 cd_module *cd_trainer_module(const cd_trainer *t);
 /* A parameter's share in the time of a backward, as train.backward_split says; of t->backward_weights. */
 uint64_t cd_trainer_backward_weight(const cd_trainer *t, size_t parameter);
-/* Refreshes views, buffer_views and grad_views from the module. */
+/* Refreshes views, buffer_views and grad_views from the module, as the host sees them. */
 void cd_trainer_refresh_views(cd_trainer *t);
+/* The same, when what was queued on the default stream has taken effect: before the oracle looks. */
+cddp_status cd_trainer_show(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 
 /* micro_step.c */
 cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err) CDDP_MUST_CHECK;

@@ -103,6 +103,12 @@ typedef struct cddp_plan_train {
     bool resume;              /* after the checkpoint: throw everything away, rebuild and load it */
 } cddp_plan_train;
 
+/* Gradients and buckets on a device whose operations are queued (the simulator's). */
+typedef struct cddp_plan_streams {
+    uint64_t producers;    /* streams on which gradients are produced, in turn; 0: none, every operation is over at once */
+    uint64_t operation_us; /* virtual time of a queued operation */
+} cddp_plan_streams;
+
 typedef struct cddp_plan_data {
     uint64_t samples;      /* per rank and micro-step */
     uint64_t dataset_size; /* of an epoch; 0: the run is one epoch */
@@ -132,6 +138,7 @@ typedef struct cddp_plan_settings {
     cddp_plan_mixed_precision mixed_precision;
     cddp_plan_hook hook;
     cddp_plan_train train;
+    cddp_plan_streams streams;
     cddp_plan_data data;
     cddp_plan_amp amp;
     cddp_plan_clip clip;
@@ -204,6 +211,7 @@ typedef struct cddp_plan_when {
     cddp_text_list replace_parameters; /* patterns: a new parameter takes the place of the wrapped one, for good */
     int64_t replace_buffers; /* 1: every buffer is replaced by an equal one before the forward (BUF-01) */
     int64_t create_graph;  /* 1: backward with create_graph (GRD-09) */
+    int64_t await_producers; /* 0: the default stream does not wait for the one that produced a gradient */
     int64_t compute_us;    /* extra time before the forward */
 } cddp_plan_when;
 

@@ -20,6 +20,8 @@ extern "C" {
 #define CDDP_CHOICE_OPTIONS_MAX 4096u
 
 typedef struct cddp_world_ops cddp_world_ops;
+struct cddp_device; /* device.h */
+struct cddp_tracer; /* trace.h */
 
 /* A rank inside a world. A world embeds it as the first member of its own record. */
 typedef struct cddp_rank {
@@ -69,6 +71,14 @@ typedef struct cddp_rank_result {
     cddp_error error;
 } cddp_rank_result;
 
+/* A device whose operations are queued on streams and take effect later. */
+typedef struct cddp_streams_options {
+    uint32_t size;
+    const struct cddp_device *inner; /* borrowed until close: works at once, and holds the storage */
+    struct cddp_tracer *tracer;      /* borrowed until close: of memory, touch and order events; may be NULL */
+    uint64_t operation_ns;           /* how long an operation takes */
+} cddp_streams_options;
+
 struct cddp_world_ops {
     uint32_t size;
     uint32_t abi; /* CDDP_WORLD_ABI */
@@ -89,6 +99,12 @@ struct cddp_world_ops {
     uint32_t (*choose)(cddp_rank *rank, const cddp_choice *choice);
     /* does: lets other ranks run; a no-op where ranks are processes. */
     void (*yield)(cddp_rank *rank);
+    /* (optional: default none, and what needs streams is refused) does: makes a device with streams over one without,
+    ** for this rank. Storage that is given back is the next that is handed out for its size, whatever is still queued
+    ** on it. ownership: close forgets what is queued; the table itself takes storage back until the world ends. */
+    cddp_status (*streams_open)(cddp_rank *rank, const cddp_streams_options *options, const struct cddp_device **device,
+                                cddp_error *err);
+    void (*streams_close)(cddp_rank *rank, const struct cddp_device *device);
 };
 
 #ifdef __cplusplus

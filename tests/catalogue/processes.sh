@@ -18,6 +18,7 @@ leave_out() { left[$1]=$((${left[$1]-0} + 1)); }
 reason() {
     grep -qE '^\[\[fault\]\]' "$1" && { echo "planted faults"; return; }
     grep -qE 'device = "(symbol|shape)"' "$1" && { echo "a device without numbers"; return; }
+    grep -qE '^(streams\.)?producers' "$1" && { echo "streams"; return; }
     grep -qE '^chooser' "$1" && { echo "a chooser"; return; }
     grep -qE 'in_flight_max' "$1" && { echo "bounded slots"; return; }
     grep -qE 'name = "plant_' "$1" && { echo "a planted hook"; return; }

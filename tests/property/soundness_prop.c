@@ -62,6 +62,7 @@ enum {
     DELAYED,
     CREATE_GRAPH,
     REPLACE,
+    STREAMS,
     FEATURES
 };
 
@@ -100,6 +101,7 @@ static const feature features[FEATURES] = {
     [DELAYED] = {"ddp.delay_all_reduce_named_params", {"", "out.*"}},
     [CREATE_GRAPH] = {"when.0.create_graph", {"", "true"}},
     [REPLACE] = {"when.0.replace_buffers", {"", "true"}},
+    [STREAMS] = {"streams.producers", {"0", "1", "3"}},
 };
 
 typedef struct draw {
@@ -151,6 +153,8 @@ static bool makes_sense(const draw *d)
     if (symbol && (casts || is(d, AMP, "true") || is(d, CLIP, "1") || !is(d, OPTIMIZER, "sgd") ||
                    is(d, MOMENTUM, "0.5") || is(d, MODEL, "transformer")))
         return false;
+    if (!is(d, STREAMS, "0") && (symbol || !is(d, MIXED, "none") || !is(d, REDUCE, "none")))
+        return false; /* the host keeps the numbers */
     if (is(d, MOMENTUM, "0.5") && !is(d, OPTIMIZER, "sgd")) return false;
     if (casts && !is(d, DTYPE, "f32")) return false;
     if (is(d, DIVIDE, "false") && !is(d, JOIN, "true")) return false;

@@ -89,6 +89,66 @@ TEST(agree, blames_the_odd_ones_only_against_a_majority_or_an_authority)
     }
 }
 
+/* ---- I-HB over streams ---- */
+
+typedef enum hb_step { END, WRITE_1, READ_2, RECORD_1, WAIT_2, HOST_WAITS_1 } hb_step;
+
+static const struct {
+    const char *name;
+    hb_step steps[6];
+    bool races;
+} hb_cases[] = {
+    {"nobody waits", {WRITE_1, READ_2}, true},
+    {"the reader waits for a mark", {WRITE_1, RECORD_1, WAIT_2, READ_2}, false},
+    {"the mark comes before the write", {RECORD_1, WRITE_1, WAIT_2, READ_2}, true},
+    {"the host waits, then queues the read", {WRITE_1, HOST_WAITS_1, READ_2}, false},
+    {"the host waited before the write", {HOST_WAITS_1, WRITE_1, READ_2}, true},
+    {"what the host waited for is in every later mark", {WRITE_1, HOST_WAITS_1, RECORD_1, WAIT_2, READ_2}, false},
+};
+
+static cddp_event hb_event(hb_step step)
+{
+    cddp_event e = {.kind = CDDP_EV_order, .text = "test"};
+    switch (step) {
+    case WRITE_1:
+    case READ_2:
+        e.kind = CDDP_EV_touch;
+        e.as.touch = (cddp_event_touch){.region = 7, .on_stream = step == WRITE_1 ? 1 : 2, .write = step == WRITE_1, .end = 8};
+        break;
+    case RECORD_1:
+        e.as.order = (cddp_event_order){.from = 1, .to = -1, .point = 4};
+        break;
+    case WAIT_2:
+        e.as.order = (cddp_event_order){.from = -1, .to = 2, .point = 4, .waits = 1};
+        break;
+    case HOST_WAITS_1:
+    case END:
+        e.as.order = (cddp_event_order){.from = 1, .to = -1, .point = -1, .waits = 1};
+        break;
+    }
+    return e;
+}
+
+TEST(hb, a_wait_orders_streams_by_marks_and_through_the_host)
+{
+    (void)state;
+    for (size_t c = 0; c < sizeof hb_cases / sizeof hb_cases[0]; c++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_judge *judge = NULL;
+        cd_test_row("%s", hb_cases[c].name);
+        assert_ok(cd_judge_create(&(cd_judge_options){.allocator = NULL}, &judge, &err), &err);
+        for (size_t i = 0; i < 6 && hb_cases[c].steps[i] != END; i++) {
+            cddp_event e = hb_event(hb_cases[c].steps[i]);
+            e.sequence = i;
+            cd_judge_get_sink(judge)->event(cd_judge_get_sink(judge)->self, &e);
+        }
+        assert_ok(cd_judge_end(judge, &err), &err);
+        assert_int_equal(cd_judge_finding_count(judge), hb_cases[c].races);
+        if (hb_cases[c].races) assert_string_equal(cd_judge_get_finding(judge, 0)->check, "I-HB");
+        cd_judge_destroy(judge);
+    }
+}
+
 /* ---- the judge ---- */
 
 static size_t seen_by_plugin;
@@ -286,6 +346,7 @@ TEST(merge, orders_by_time_rank_and_sequence)
 TEST_MAIN(ROW(table, keeps_every_value_through_growth_and_walks_in_order_of_insertion),
           ROW(ranks, refuses_the_world_and_garbage),
           ROW(agree, blames_the_odd_ones_only_against_a_majority_or_an_authority),
+          ROW(hb, a_wait_orders_streams_by_marks_and_through_the_host),
           ROW(judge, shows_everything_to_a_check_that_names_no_kinds),
           ROW(judge, refuses_a_check_without_its_functions),
           ROW(judge, keeps_the_earliest_findings_of_many_and_counts_all), ROW(judge, handles_a_thousand_ranks),
