@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Our optimizers against the numbers of optimizers.txt (made by optimizers.py with PyTorch 1.13).
+/** Our optimizers and loss scaler against the numbers of optimizers.txt (made by optimizers.py with PyTorch 1.13).
 **
 ** f32 must agree bit for bit: both round every operation once, in one order. f64 may differ by the last bits of
 ** beta^step, which PyTorch takes from libm's pow and we compute ourselves: at most 8 ulp of the largest operand.
 **
 ** The file is the executable's argument, so the tests run before the harness sees its own options. */
 #include "core/model/optim/clip.h"
+#include "core/model/optim/loss_scaler.h"
 #include "core/model/optim/lr_schedule.h"
 #include "core/model/optim/optimizer.h"
 #include "core/tensor/dtype.h"
@@ -292,12 +293,127 @@ TEST(optimizers, schedules_follow_pytorchs)
     }
 }
 
+/* ---- the loss scaler ---- */
+
+enum { SCALER_STEPS = 14, SCALER_OPTIMIZERS = 2, SCALED_MAX = 2 };
+
+static const struct {
+    const char *name;
+    cd_loss_scaler_options options;
+} scalers[] = {{"powers", {65536, 2, 0.5, 3}}, {"rounding", {1000, 1.7, 0.3, 2}}, {"largest", {0x1p127, 2, 0.5, 1}},
+               {"smallest", {1.5e-38, 2, 0.25, 4}}};
+static const int64_t scaled_sizes[SCALER_OPTIMIZERS][SCALED_MAX] = {{5, 0}, {4, 3}}; /* of the parameters of each optimizer */
+
+/* Every bit, the sign of zero too; of what is no number, that it is none. */
+static void assert_same_floats(const char *key, const cddp_tensor *t)
+{
+    double wanted[NUMEL_MAX];
+    const float *got = (const float *)t->storage + t->offset;
+    const size_t numel = (size_t)cddp_tensor_numel(t);
+    cd_test_row("%s", key);
+    assert_int_equal(golden(key, wanted, NUMEL_MAX), numel);
+    for (size_t i = 0; i < numel; i++) {
+        const float w = (float)wanted[i];
+        const bool fits = isnan(w) ? isnan(got[i]) : memcmp(&w, &got[i], sizeof w) == 0;
+        if (!fits) print_error("%s[%zu] = %a, PyTorch has %a\n", key, i, (double)got[i], wanted[i]);
+        assert_true(fits);
+    }
+}
+
+typedef struct scaled {
+    cd_optimizer *optimizer;
+    cddp_tensor parameters[SCALED_MAX];
+    cddp_grad grads[SCALED_MAX], *slots[SCALED_MAX];
+    size_t count;
+    float storage[SCALED_MAX][5];
+} scaled;
+
+static void scaled_init(scaled *s, int which)
+{
+    static const char *const names[SCALED_MAX] = {"first", "second"};
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_optimizer_parameter parameters[SCALED_MAX];
+    cd_optimizer_options sgd = cd_optimizer_options_default(CD_OPTIMIZER_sgd);
+    sgd.lr = 0.1;
+    memset(s, 0, sizeof *s);
+    for (; s->count < SCALED_MAX && scaled_sizes[which][s->count] > 0; s->count++) {
+        const size_t i = s->count;
+        s->parameters[i] = cddp_tensor_of(cddp_device_cpu(), s->storage[i], 0, CDDP_F32, &scaled_sizes[which][i], 1);
+        write_pattern(&s->parameters[i], 10 * which + (int)i);
+        s->slots[i] = &s->grads[i];
+        parameters[i] = (cd_optimizer_parameter){names[i], s->parameters[i], &s->grads[i]};
+    }
+    assert_ok(cd_optimizer_create(&sgd, parameters, s->count, NULL, &s->optimizer, &err), &err);
+}
+
+static void scaled_fini(scaled *s)
+{
+    cd_optimizer_destroy(s->optimizer);
+    for (size_t i = 0; i < s->count; i++) cddp_grad_fini(&s->grads[i]);
+}
+
+/* The gradients of a step: a pattern times the scale, spoilt as in the script. */
+static void scaled_backward(scaled *s, int which, int step, float scale)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    for (size_t i = 0; i < s->count; i++) {
+        cddp_grad_drop(&s->grads[i]);
+        if (i == 1 && step % 2 == 1) continue;
+        assert_ok(cddp_grad_define(&s->grads[i], &s->parameters[i], &err), &err);
+        write_pattern(&s->grads[i].value, 40 + 5 * step + 10 * which + (int)i);
+        float *at = (float *)s->grads[i].value.storage + s->grads[i].value.offset;
+        for (int64_t k = 0; k < cddp_tensor_numel(&s->grads[i].value); k++) at[k] *= scale;
+        if (i == 0 && which == 0 && (step == 3 || step == 8)) at[1] = INFINITY;
+        if (i == 0 && which == 1 && (step == 6 || step == 8)) at[2] = NAN;
+    }
+}
+
+static void run_scaler(size_t k)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_loss_scaler scaler;
+    scaled s[SCALER_OPTIMIZERS];
+    char key[64];
+    assert_ok(cd_loss_scaler_init(&scaler, &scalers[k].options, &err), &err);
+    for (int which = 0; which < SCALER_OPTIMIZERS; which++) scaled_init(&s[which], which);
+    for (int step = 0; step < SCALER_STEPS; step++) {
+        bool found[SCALER_OPTIMIZERS];
+        double wanted[2 + SCALER_OPTIMIZERS];
+        for (int which = 0; which < SCALER_OPTIMIZERS; which++) {
+            scaled_backward(&s[which], which, step, (float)cd_loss_scaler_get_scale(&scaler));
+            assert_ok(cd_loss_scaler_unscale(&scaler, (uint32_t)which, s[which].slots, s[which].count, &found[which], &err), &err);
+            snprintf(key, sizeof key, "unscaled %s %d %d", scalers[k].name, step, which);
+            assert_same_floats(key, &s[which].grads[0].value);
+            if (!found[which]) assert_ok(cd_optimizer_step(s[which].optimizer, &err), &err);
+        }
+        assert_ok(cd_loss_scaler_update(&scaler, &err), &err);
+        snprintf(key, sizeof key, "scaled %s %d", scalers[k].name, step);
+        cd_test_row("%s", key);
+        assert_int_equal(golden(key, wanted, 2 + SCALER_OPTIMIZERS), 2 + SCALER_OPTIMIZERS);
+        assert_true(cd_loss_scaler_get_scale(&scaler) == wanted[0] && (double)scaler.growth_tracker == wanted[1]);
+        for (int which = 0; which < SCALER_OPTIMIZERS; which++) assert_true(found[which] == (wanted[2 + which] != 0));
+    }
+    for (int which = 0; which < SCALER_OPTIMIZERS; which++) {
+        for (size_t i = 0; i < s[which].count; i++) {
+            snprintf(key, sizeof key, "stepped %s %d %zu", scalers[k].name, which, i);
+            assert_same_floats(key, &s[which].parameters[i]);
+        }
+        scaled_fini(&s[which]);
+    }
+}
+
+/* Growth, backing off and steps that are left out, bit for bit. */
+TEST(loss_scaler, follows_pytorchs)
+{
+    for (size_t k = 0; k < sizeof scalers / sizeof scalers[0]; k++) run_scaler(k);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {ROW(optimizers, every_update_rule_gives_pytorchs_numbers),
                                        ROW(optimizers, sparse_gradients_update_their_rows_as_pytorch_does),
                                        ROW(optimizers, clipping_gives_pytorchs_norm_and_gradients),
-                                       ROW(optimizers, schedules_follow_pytorchs)};
+                                       ROW(optimizers, schedules_follow_pytorchs), ROW(loss_scaler, follows_pytorchs)};
     if (argc < 2) {
         fprintf(stderr, "usage: %s optimizers.txt [--only PATTERN]\n", argv[0]);
         return 2;
