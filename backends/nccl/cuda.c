@@ -133,7 +133,23 @@ cudaStream_t cd_cuda_stream(cd_cuda *cuda, cddp_stream *stream)
 cddp_status cd_cuda_synchronize(cd_cuda *cuda, cudaStream_t stream, const char *what, cddp_error *err)
 {
     cuda->host_waits++;
-    return cd_cuda_check(cudaStreamSynchronize(stream), what, err);
+    CD_TRY(cd_cuda_check(cudaStreamSynchronize(stream), what, err));
+    cd_observe_idle(&cuda->observer, stream);
+    return CDDP_OK;
+}
+
+cddp_status cd_cuda_record(cd_cuda *cuda, cudaEvent_t event, cudaStream_t stream, cddp_error *err)
+{
+    CD_TRY(cd_cuda_check(cudaEventRecord(event, stream), "cudaEventRecord", err));
+    cd_observe_record(&cuda->observer, stream, event);
+    return CDDP_OK;
+}
+
+cddp_status cd_cuda_wait(cd_cuda *cuda, cudaStream_t stream, cudaEvent_t event, cddp_error *err)
+{
+    CD_TRY(cd_cuda_check(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent", err));
+    cd_observe_wait(&cuda->observer, stream, event);
+    return CDDP_OK;
 }
 
 /* ---- the staging ring ---- */

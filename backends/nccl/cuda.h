@@ -15,6 +15,7 @@
 #include <pthread.h>
 
 #include "backends/nccl/kernels.h"
+#include "backends/nccl/observe.h"
 #include "backends/nccl/pool.h"
 #include "cddp/device.h"
 
@@ -40,6 +41,7 @@ typedef struct cd_cuda {
     void *cublas; /* opened by the first product that wants it */
     bool cublas_tried;
     uint64_t host_waits; /* how often the host waited for the GPU: never in a steady iteration */
+    cd_observer observer; /* what the trace hears of it */
 } cd_cuda;
 
 struct cddp_stream {
@@ -57,6 +59,9 @@ void cd_cuda_close(cd_cuda *cuda); /* for tests: everything back; accepts one th
 /* "cuda: what: invalid argument". */
 cddp_status cd_cuda_check(cudaError_t code, const char *what, cddp_error *err) CDDP_MUST_CHECK;
 cudaStream_t cd_cuda_stream(cd_cuda *cuda, cddp_stream *stream); /* NULL: the default stream */
+/* Marks a point of a stream; the host waits for neither. */
+cddp_status cd_cuda_record(cd_cuda *cuda, cudaEvent_t event, cudaStream_t stream, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_cuda_wait(cd_cuda *cuda, cudaStream_t stream, cudaEvent_t event, cddp_error *err) CDDP_MUST_CHECK;
 /* Blocks the host until the stream is idle, and counts it. */
 cddp_status cd_cuda_synchronize(cd_cuda *cuda, cudaStream_t stream, const char *what, cddp_error *err) CDDP_MUST_CHECK;
 

@@ -65,13 +65,19 @@ static cddp_status cuda_allocate(const cddp_device *device, cddp_dtype dtype, in
         cd_cuda_give(cuda, bytes, made);
         return status;
     }
+    const cddp_tensor whole = cddp_tensor_of(device, made, 0, dtype, &numel, 1);
+    cd_observe_memory(&cuda->observer, made, bytes, false);
+    cd_observe_touch(&cuda->observer, cuda->stream, &whole, true, "allocate");
     *storage = made;
     return CDDP_OK;
 }
 
 static void cuda_release(const cddp_device *device, cddp_dtype dtype, int64_t numel, void *storage)
 {
-    cd_cuda_give(state_of(device), (size_t)numel * cddp_dtype_bytes(dtype), storage);
+    cd_cuda *cuda = state_of(device);
+    size_t bytes = (size_t)numel * cddp_dtype_bytes(dtype);
+    cd_observe_memory(&cuda->observer, storage, bytes, true);
+    cd_cuda_give(cuda, bytes, storage);
 }
 
 /* ---- calls ---- */
@@ -110,6 +116,18 @@ static cd_cuda_scalar scalar_of(cddp_dtype dtype, double value, int64_t count)
     return s;
 }
 
+static const char *const op_names[] = {
+    [CD_CUDA_COPY] = "copy",   [CD_CUDA_FILL] = "fill",     [CD_CUDA_SCALE] = "scale",     [CD_CUDA_DIVIDE] = "divide",
+    [CD_CUDA_AXPY] = "axpy",   [CD_CUDA_SUM] = "sum",       [CD_CUDA_PRODUCT] = "product", [CD_CUDA_MIN] = "min",
+    [CD_CUDA_MAX] = "max",     [CD_CUDA_BAND] = "and",      [CD_CUDA_BOR] = "or",          [CD_CUDA_BXOR] = "xor"};
+
+static void touch_two(cd_cuda *cuda, cudaStream_t stream, const cddp_tensor *dst, const cddp_tensor *src,
+                      const char *who)
+{
+    if (src != dst) cd_observe_touch(&cuda->observer, stream, src, false, who);
+    cd_observe_touch(&cuda->observer, stream, dst, true, who);
+}
+
 static cddp_status enqueue(cd_cuda_op op, const cddp_tensor *dst, const cddp_tensor *src, const cd_cuda_scalar *scalar,
                            cddp_stream *stream, cddp_error *err)
 {
@@ -121,8 +139,10 @@ static cddp_status enqueue(cd_cuda_op op, const cddp_tensor *dst, const cddp_ten
                          .numel = cddp_tensor_numel(dst),
                          .op = op,
                          .scalar = *scalar};
-    return cd_cuda_check((cudaError_t)cd_cuda_launch_call(&call, cd_cuda_stream(cuda, stream)), "starting a kernel",
-                         err);
+    cudaStream_t on = cd_cuda_stream(cuda, stream);
+    CD_TRY(cd_cuda_check((cudaError_t)cd_cuda_launch_call(&call, on), "starting a kernel", err));
+    touch_two(cuda, on, dst, src, op_names[op]);
+    return CDDP_OK;
 }
 
 static cddp_status check_count(int64_t n, const char *operation, cddp_error *err)
@@ -270,6 +290,9 @@ static cddp_status batch_run(cd_cuda *cuda, const cddp_copy_pair *pairs, size_t 
                          "cudaMemcpyAsync", err));
     CD_TRY(cd_cuda_check((cudaError_t)cd_cuda_launch_batch(&batch, stream), "starting a batch of copies", err));
     CD_TRY(cd_ring_end(slot, stream, err));
+    for (size_t i = 0; i < pair_count && cuda->observer.tracer != NULL; i++)
+        if (fits_batch(&pairs[i], &pairs[0], scale))
+            touch_two(cuda, stream, &pairs[i].dst, &pairs[i].src, "copy_many");
     return CDDP_OK;
 }
 
@@ -324,6 +347,8 @@ static cddp_status cuda_matmul(const cddp_tensor *dst, const cddp_matmul *operan
     cudaStream_t on = cd_cuda_stream(cuda, stream);
     CD_TRY(cd_cublas_product(cuda, &product, on, &done, err));
     if (!done) CD_TRY(cd_cuda_check((cudaError_t)cd_cuda_launch_product(&product, on), "starting a product", err));
+    cd_observe_touch(&cuda->observer, on, operands->b, false, "matmul");
+    touch_two(cuda, on, dst, operands->a, "matmul");
     return CDDP_OK;
 }
 
@@ -351,6 +376,7 @@ static cddp_status cuda_orthonormalize(const cddp_tensor *matrix, double epsilon
     /* Scratch belongs to the default stream, before and afterwards; for another one the host sees to it. */
     if (on != cuda->stream) CD_TRY_OUT(cd_cuda_synchronize(cuda, cuda->stream, "orthonormalize", err));
     CD_TRY_OUT(cd_cuda_check((cudaError_t)cd_cuda_launch_basis(&basis, on), "starting an orthonormalisation", err));
+    cd_observe_touch(&cuda->observer, on, matrix, true, "orthonormalize");
     if (on != cuda->stream) CD_TRY_OUT(cd_cuda_synchronize(cuda, on, "orthonormalize", err));
 out:
     cd_cuda_give(cuda, bytes, partials);
@@ -380,6 +406,7 @@ static cddp_status cuda_read(const cddp_tensor *src, void *host, size_t host_byt
     if (host_bytes == 0) return CDDP_OK;
     CD_TRY(need(src->device, &cuda, err));
     CD_TRY(pack(cuda, src, &packed, &block, err));
+    cd_observe_touch(&cuda->observer, cuda->stream, src, false, "read");
     if (block != NULL) CD_TRY_OUT(cuda_copy(&packed, src, NULL, err));
     CD_TRY_OUT(cd_cuda_check(cudaMemcpyAsync(host, address(&packed), host_bytes, cudaMemcpyDeviceToHost, cuda->stream),
                              "cudaMemcpyAsync", err));
@@ -422,6 +449,7 @@ static cddp_status cuda_write(const cddp_tensor *dst, const void *host, size_t h
     CD_TRY(need(dst->device, &cuda, err));
     CD_TRY(pack(cuda, dst, &packed, &block, err));
     CD_TRY_OUT(upload(cuda, address(&packed), host, host_bytes, err));
+    cd_observe_touch(&cuda->observer, cuda->stream, dst, true, "write");
     if (block != NULL) CD_TRY_OUT(cuda_copy(dst, &packed, NULL, err));
 out:
     cd_cuda_give(cuda, size_of(dst), block);
@@ -444,6 +472,7 @@ static cddp_status scan(const cddp_tensor *src, bool squares, void *lanes, cddp_
     int code = squares ? cd_cuda_launch_squares(&view, numel, partials, cuda->stream)
                        : cd_cuda_launch_nonfinite(&view, numel, partials, cuda->stream);
     CD_TRY_OUT(cd_cuda_check((cudaError_t)code, "starting a scan", err));
+    cd_observe_touch(&cuda->observer, cuda->stream, src, false, squares ? "norm" : "find_nonfinite");
     CD_TRY_OUT(cd_cuda_check(cudaMemcpyAsync(lanes, partials, bytes, cudaMemcpyDeviceToHost, cuda->stream),
                              "cudaMemcpyAsync", err));
     CD_TRY_OUT(cd_cuda_synchronize(cuda, cuda->stream, squares ? "norm" : "find_nonfinite", err));
@@ -555,14 +584,14 @@ static void cuda_mark_destroy(const cddp_device *device, cddp_mark *mark)
 
 static cddp_status cuda_mark_record(const cddp_device *device, cddp_mark *mark, cddp_stream *stream, cddp_error *err)
 {
-    return cd_cuda_check(cudaEventRecord(mark->event, cd_cuda_stream(state_of(device), stream)), "cudaEventRecord",
-                         err);
+    cd_cuda *cuda = state_of(device);
+    return cd_cuda_record(cuda, mark->event, cd_cuda_stream(cuda, stream), err);
 }
 
 static cddp_status cuda_mark_wait(const cddp_device *device, cddp_mark *mark, cddp_stream *stream, cddp_error *err)
 {
-    return cd_cuda_check(cudaStreamWaitEvent(cd_cuda_stream(state_of(device), stream), mark->event, 0),
-                         "cudaStreamWaitEvent", err);
+    cd_cuda *cuda = state_of(device);
+    return cd_cuda_wait(cuda, cd_cuda_stream(cuda, stream), mark->event, err);
 }
 
 const cddp_device cd_cuda_device = {.size = sizeof cd_cuda_device,

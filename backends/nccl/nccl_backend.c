@@ -236,7 +236,7 @@ static cddp_status post_locked(cd_nccl_group *g, const cddp_collective *c, cd_nc
 {
     cddp_status status = CDDP_OK;
     if (g->watch.failed) return tell_failure(g, err);
-    CD_TRY(cd_cuda_check(cudaEventRecord(w->ready, cd_cuda_stream(g->cuda, c->stream)), "cudaEventRecord", err));
+    CD_TRY(cd_cuda_record(g->cuda, w->ready, cd_cuda_stream(g->cuda, c->stream), err));
     if (is_message(c->op)) {
         append(g, w);
         return CDDP_OK;
@@ -310,6 +310,7 @@ static cddp_status nccl_test(void *group, void *work, bool *done, cddp_error *er
     bool ended = false;
     pthread_mutex_lock(&g->lock);
     cddp_status status = look_at(g, work, &ended, err);
+    if (status == CDDP_OK && ended) cd_observe_passed(&g->cuda->observer, ((cd_nccl_work *)work)->done);
     pthread_mutex_unlock(&g->lock);
     if (status == CDDP_OK) *done = ended;
     return status;
@@ -335,8 +336,7 @@ static cddp_status wait_on_stream(cd_nccl_group *g, cd_nccl_work *w, cddp_error 
     pthread_mutex_lock(&g->lock);
     cddp_status status = look_at(g, w, &done, err);
     if (status == CDDP_OK)
-        status = cd_cuda_check(cudaStreamWaitEvent(cd_cuda_stream(g->cuda, w->call.stream), w->done, 0),
-                               "cudaStreamWaitEvent", err);
+        status = cd_cuda_wait(g->cuda, cd_cuda_stream(g->cuda, w->call.stream), w->done, err);
     pthread_mutex_unlock(&g->lock);
     return status;
 }
@@ -533,12 +533,19 @@ static void comm_close(cd_nccl_group *g)
         comm_abort(g);
 }
 
+static void nccl_observe(void *group, cddp_tracer *tracer)
+{
+    cd_nccl_group *g = group;
+    if (!g->observes) g->observes = cd_observer_add(&g->cuda->observer, tracer, g->cuda->stream);
+}
+
 static void nccl_close(void *group)
 {
     cd_nccl_group *g = group;
     if (g == NULL) return;
     list_remove(g);
     drain(g);
+    if (g->observes) cd_observer_remove(&g->cuda->observer);
     if (g->watchdog_runs) {
         pthread_mutex_lock(&g->lock);
         g->closing = true;
@@ -653,6 +660,7 @@ static const cddp_backend nccl = {
     .describe = nccl_describe,
     .probe = nccl_probe,
     .device = &cd_cuda_device,
+    .observe = nccl_observe,
 };
 
 static const cddp_backend *const backends[] = {&nccl, NULL};

@@ -64,6 +64,7 @@ struct cd_nccl_group {
     pthread_t watchdog;
     bool watchdog_runs, closing;
     bool comm_aborted;
+    bool observes; /* it brought the tracer that the device tells */
     cd_watch watch;
     cd_nccl_work *in_flight, *in_flight_last, *free_works;
 };

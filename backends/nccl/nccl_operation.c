@@ -286,17 +286,30 @@ static cddp_status run(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
     }
 }
 
+/* Memory of the host is told of nowhere: its wait blocks. */
+static void touch(cd_nccl_group *g, const cd_nccl_work *w)
+{
+    const cddp_collective *c = &w->call;
+    const char *who = cddp_op_name(c->op);
+    bool is_root = g->rank == c->root, writes = c->op == CDDP_OP_BROADCAST ? !is_root : c->op != CDDP_OP_REDUCE || is_root;
+    if (w->in.bytes > 0 && c->input.device->self == g->cuda)
+        cd_observe_touch(&g->cuda->observer, g->stream, &c->input, false, who);
+    if (w->out.bytes > 0 && c->output.device->self == g->cuda)
+        cd_observe_touch(&g->cuda->observer, g->stream, &c->output, writes, who);
+}
+
 static cddp_status finish(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
 {
+    touch(g, w);
     CD_TRY(bring_back(g, &w->out, err));
-    CD_TRY(cd_cuda_check(cudaEventRecord(w->done, g->stream), "cudaEventRecord", err));
+    CD_TRY(cd_cuda_record(g->cuda, w->done, g->stream, err));
     w->issued = true;
     return CDDP_OK;
 }
 
 cddp_status cd_nccl_issue(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
 {
-    CD_TRY(cd_cuda_check(cudaStreamWaitEvent(g->stream, w->ready, 0), "cudaStreamWaitEvent", err));
+    CD_TRY(cd_cuda_wait(g->cuda, g->stream, w->ready, err));
     CD_TRY(bring_in(g, &w->in, err));
     /* In place on the host: what the output holds counts, too. */
     if (w->in.device == NULL || w->call.op == CDDP_OP_BROADCAST) CD_TRY(bring_in(g, &w->out, err));
@@ -311,7 +324,7 @@ cddp_status cd_nccl_issue_messages(cd_nccl_group *g, cddp_error *err)
     for (cd_nccl_work *w = g->in_flight; w != NULL; w = w->next) {
         if (w->issued) continue;
         some = w;
-        CD_TRY(cd_cuda_check(cudaStreamWaitEvent(g->stream, w->ready, 0), "cudaStreamWaitEvent", err));
+        CD_TRY(cd_cuda_wait(g->cuda, g->stream, w->ready, err));
         CD_TRY(bring_in(g, &w->in, err));
     }
     if (some == NULL) return CDDP_OK;

@@ -41,6 +41,12 @@ static cddp_status nothing_missing(const cddp_backend *backend, cddp_error *err)
     return CDDP_OK;
 }
 
+static void observe_nothing(void *group, cddp_tracer *tracer)
+{
+    (void)group;
+    (void)tracer;
+}
+
 cddp_status cd_backend_adopt(const cddp_backend *backend, cddp_backend *full, cddp_error *err)
 {
     const char *name =
@@ -69,6 +75,7 @@ cddp_status cd_backend_adopt(const cddp_backend *backend, cddp_backend *full, cd
     if (table.abort == NULL) table.abort = unsupported_abort;
     if (table.describe == NULL) table.describe = unsupported_describe;
     if (table.probe == NULL) table.probe = nothing_missing;
+    if (table.observe == NULL) table.observe = observe_nothing;
     if (full != NULL) *full = table;
     return CDDP_OK;
 }

@@ -12,6 +12,7 @@
 */
 #pragma once
 #include "cddp/device.h"
+#include "cddp/trace.h"
 #include "cddp/world.h"
 
 #ifdef __cplusplus
@@ -155,6 +156,10 @@ typedef struct cddp_backend {
     const cddp_device *device;
     /* (optional: default NULL, cddp forks the ranks) */
     const cddp_launcher *launcher;
+    /* (optional: default tells nothing) does: from now on tells the tracer which memory of the backend's device is
+    ** touched on which stream, and which stream waits for which: memory, touch and order events (I-HB). called when:
+    ** right behind open, in a group that has a tracer. blocks: no. ownership: the tracer is borrowed until close. */
+    void (*observe)(void *group, cddp_tracer *tracer);
 } cddp_backend;
 
 CDDP_API const char *cddp_op_name(cddp_op op); /* "allreduce" */

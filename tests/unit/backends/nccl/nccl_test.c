@@ -14,6 +14,7 @@
 #include "cddp/process.h"
 #include "cddp/rendezvous.h"
 #include "core/base/os.h"
+#include "core/check/check.h"
 #include "core/comm/conformance.h"
 
 #include <stdio.h>
@@ -40,6 +41,7 @@ typedef struct job {
     cddp_status (*body)(const struct job *job, cddp_rank *rank, cddp_group *group, cddp_error *err);
     uint32_t world_size;
     const cddp_backend *bound; /* in the rank */
+    cddp_tracer *tracer;       /* of groups that are opened from now on */
     cddp_rank_result results[8];
 } job;
 
@@ -63,6 +65,7 @@ static cddp_status group_open(const job *j, cddp_rank *rank, const char *name, c
     cddp_group_options o = {.size = sizeof o,
                             .backend = j->bound,
                             .rank = rank,
+                            .tracer = j->tracer,
                             .spec = {.size = sizeof o.spec,
                                      .name = name,
                                      .group_rank = rank->rank,
@@ -315,6 +318,195 @@ TEST(nccl, a_collective_follows_the_callers_stream)
     assert_all_returned(&j);
 }
 
+/* ---- what the trace says of it (I-HB) ---- */
+
+/* Events of one rank, and what the check makes of them; `without` leaves out the order of that number, from 1. */
+static cddp_status judge(const cd_memory_sink *trace, size_t without, char *title, size_t title_bytes,
+                         uint64_t *exercised, cddp_error *err)
+{
+    const cddp_check *check = cd_check_find("I-HB");
+    const cd_judge_options options = {.checks = &check, .check_count = 1};
+    cd_judge *judge = NULL;
+    cddp_status status = cd_judge_create(&options, &judge, err);
+    if (status != CDDP_OK) return status;
+    const cddp_trace_sink *sink = cd_judge_get_sink(judge);
+    for (size_t i = 0; i < trace->count; i++) {
+        const cddp_event *e = &trace->events[i];
+        if (e->kind == CDDP_EV_order && e->as.order.waits && without > 0 && --without == 0) continue;
+        sink->event(sink->self, e);
+    }
+    status = cd_judge_end(judge, err);
+    title[0] = '\0';
+    if (status == CDDP_OK && cd_judge_finding_count(judge) > 0)
+        snprintf(title, title_bytes, "%s", cd_judge_get_finding(judge, 0)->title);
+    *exercised = cd_judge_get_exercise(judge, 0)->count;
+    cd_judge_destroy(judge);
+    return status;
+}
+
+static bool is_about_gpu(const cddp_event *e)
+{
+    return e->kind == CDDP_EV_touch || e->kind == CDDP_EV_order || e->kind == CDDP_EV_memory;
+}
+
+/* Runs the body in a group whose tracer keeps everything; what is wrong with a run that was clean is an error. */
+typedef struct witness {
+    cd_memory_sink trace;
+    cddp_tracer *tracer;
+    cddp_group *group;
+} witness;
+
+static cddp_status witness_begin(witness *w, const job *j, cddp_rank *rank, cddp_error *err)
+{
+    job listening = *j;
+    cd_memory_sink_init(&w->trace, NULL);
+    cddp_status status = cddp_tracer_create(rank, &w->trace.sink, CDDP_TRACE_ORDER, &w->tracer, err);
+    listening.tracer = w->tracer;
+    return status == CDDP_OK ? group_open(&listening, rank, "witness", j->options, &w->group, err) : status;
+}
+
+static void witness_end(witness *w)
+{
+    cddp_group_destroy(w->group);
+    cddp_tracer_destroy(w->tracer);
+    cd_memory_sink_fini(&w->trace);
+}
+
+/* The trace is clean and says something; without any one of its waits that matters it is not. */
+static cddp_status expect_discipline(const cd_memory_sink *trace, uint32_t found_min, cddp_error *err)
+{
+    char title[200];
+    uint64_t exercised = 0;
+    size_t waits = 0;
+    uint32_t found = 0;
+    cddp_status status = judge(trace, 0, title, sizeof title, &exercised, err);
+    if (status == CDDP_OK && title[0] != '\0') return cddp_error_set(err, CDDP_E_MISMATCH, "a clean run: %s", title);
+    if (status == CDDP_OK && exercised == 0) return cddp_error_set(err, CDDP_E_STATE, "nothing to judge");
+    for (size_t i = 0; i < trace->count; i++)
+        waits += trace->events[i].kind == CDDP_EV_order && trace->events[i].as.order.waits;
+    for (size_t i = 1; i <= waits && status == CDDP_OK; i++) {
+        status = judge(trace, i, title, sizeof title, &exercised, err);
+        if (title[0] == '\0') continue;
+        found++;
+        if (status == CDDP_OK && strstr(title, "without waiting for") == NULL)
+            return cddp_error_set(err, CDDP_E_MISMATCH, "without wait %zu: %s", i, title);
+    }
+    if (status == CDDP_OK && found < found_min)
+        return cddp_error_set(err, CDDP_E_MISMATCH, "of %zu waits only %u are missed", waits, found);
+    return status;
+}
+
+static cddp_status buckets_witnessed(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    witness w = {0};
+    (void)group;
+    cddp_status status = witness_begin(&w, j, rank, err);
+    if (status == CDDP_OK) status = overlapping_buckets(j, rank, w.group, err);
+    if (status == CDDP_OK) status = on_a_stream_of_its_own(j, rank, w.group, err);
+    /* Five rounds of three buckets, each with a wait of either stream for the other. */
+    if (status == CDDP_OK) status = expect_discipline(&w.trace, 15, err);
+    witness_end(&w);
+    return status;
+}
+
+TEST(nccl, stream_discipline_is_judged_from_the_trace)
+{
+    for (size_t i = 0; i < 2; i++) {
+        job j = {.world_size = world_sizes[i], .body = buckets_witnessed, .timeout_ns = 60 * SECOND};
+        run_job(&j);
+        assert_all_returned(&j);
+    }
+}
+
+typedef enum fault { PRODUCER_NOT_AWAITED, CONSUMER_TOO_EARLY, RELEASED_TOO_EARLY } fault;
+
+/* The program makes one mistake with its streams; what was computed is not looked at, the trace alone tells. */
+static cddp_status mistaken(const job *j, cddp_rank *rank, fault what, cddp_error *err)
+{
+    static const char *const words[] = {
+        "is read on stream 2 without waiting for the write on stream 1", /* the group's stream has the next number */
+        "is read on stream 0 without waiting for the write on stream 1",
+        "is written on stream 0 without waiting for the read on stream 1",
+    };
+    const cddp_device *d = j->bound->device;
+    witness w = {0};
+    vector v = {0};
+    cddp_stream *stream = NULL;
+    cddp_work *work = NULL;
+    char title[200];
+    uint64_t exercised = 0;
+    cddp_status status = witness_begin(&w, j, rank, err);
+    if (status == CDDP_OK) status = vector_make(&v, d, CDDP_F32, 1021, 0, err);
+    if (status == CDDP_OK && what == PRODUCER_NOT_AWAITED) {
+        status = d->stream_create(d, &stream, err);
+        if (status == CDDP_OK) status = d->stream_synchronize(d, NULL, err);
+        if (status == CDDP_OK) status = d->fill(&v.t, 1, stream, err);
+    }
+    if (status == CDDP_OK) status = cddp_group_allreduce(w.group, &v.t, CDDP_RED_SUM, &work, err);
+    if (status == CDDP_OK && what == CONSUMER_TOO_EARLY) {
+        vector other = {0};
+        status = vector_make(&other, d, CDDP_F32, 1021, 0, err);
+        if (status == CDDP_OK) status = d->reduce(CDDP_RED_SUM, &other.t, &v.t, NULL, err);
+        vector_drop(&other);
+    }
+    if (status == CDDP_OK && what == RELEASED_TOO_EARLY) {
+        vector_drop(&v);
+        status = vector_make(&v, d, CDDP_F32, 1021, 0, err);
+    }
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    if (status == CDDP_OK) status = d->stream_synchronize(d, NULL, err);
+    if (status == CDDP_OK) status = judge(&w.trace, 0, title, sizeof title, &exercised, err);
+    if (status == CDDP_OK && strstr(title, words[what]) == NULL)
+        status = cddp_error_set(err, CDDP_E_MISMATCH, "mistake %d: '%s'", (int)what, title);
+    if (stream != NULL) d->stream_destroy(d, stream);
+    vector_drop(&v);
+    witness_end(&w);
+    return status;
+}
+
+static cddp_status all_mistakes(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    (void)group;
+    for (int what = 0; what <= RELEASED_TOO_EARLY && status == CDDP_OK; what++)
+        status = mistaken(j, rank, (fault)what, err);
+    return status;
+}
+
+TEST(nccl, a_stream_that_does_not_wait_is_found_in_the_trace)
+{
+    job j = {.world_size = 1, .body = all_mistakes, .timeout_ns = 60 * SECOND};
+    run_job(&j);
+    assert_all_returned(&j);
+}
+
+/* A group without a tracer tells nothing, and one that closes takes its tracer along. */
+static cddp_status told_to_nobody(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    witness w = {0}, later = {0};
+    size_t about = 0;
+    cddp_status status = witness_begin(&w, j, rank, err);
+    cddp_group_destroy(w.group);
+    w.group = NULL;
+    size_t told = w.trace.count;
+    if (status == CDDP_OK) status = overlapping_buckets(j, rank, group, err);
+    if (status == CDDP_OK && w.trace.count != told) status = cddp_error_set(err, CDDP_E_STATE, "told after the close");
+    if (status == CDDP_OK) status = witness_begin(&later, j, rank, err);
+    if (status == CDDP_OK) status = overlapping_buckets(j, rank, group, err); /* the device is the process's */
+    for (size_t i = 0; i < later.trace.count; i++) about += is_about_gpu(&later.trace.events[i]);
+    if (status == CDDP_OK && about == 0) status = cddp_error_set(err, CDDP_E_STATE, "the second tracer hears nothing");
+    witness_end(&later);
+    witness_end(&w);
+    return status;
+}
+
+TEST(nccl, a_tracer_hears_of_the_device_while_its_group_is_open)
+{
+    job j = {.world_size = 1, .body = told_to_nobody, .timeout_ns = 60 * SECOND};
+    run_job(&j);
+    assert_all_returned(&j);
+}
+
 /* ---- the reducer on the GPU ---- */
 
 #define PARAMETERS 40
@@ -439,6 +631,25 @@ static cddp_status train_all(const job *j, cddp_rank *rank, cddp_group *group, c
     (void)rank;
     for (int which = 0; which < 4 && status == CDDP_OK; which++) status = train(j, group, which & 1, which & 2, err);
     return status;
+}
+
+/* Buckets that travel while others are filled: the steps of the reducer, its rebuild and its map of used parameters. */
+static cddp_status train_witnessed(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    witness w = {0};
+    (void)group;
+    cddp_status status = witness_begin(&w, j, rank, err);
+    if (status == CDDP_OK) status = train(j, w.group, true, true, err);
+    if (status == CDDP_OK) status = expect_discipline(&w.trace, 8, err);
+    witness_end(&w);
+    return status;
+}
+
+TEST(nccl, the_reducers_streams_are_judged_from_the_trace)
+{
+    job j = {.world_size = 2, .body = train_witnessed, .timeout_ns = 60 * SECOND};
+    run_job(&j);
+    assert_all_returned(&j);
 }
 
 TEST(nccl, the_reducer_averages_gradients_that_live_on_the_gpu)
@@ -650,6 +861,10 @@ int main(int argc, char **argv)
         ROW(nccl, passes_the_battery_with_guard),
         ROW(nccl, buckets_are_ordered_by_events_and_the_host_never_waits),
         ROW(nccl, a_collective_follows_the_callers_stream),
+        ROW(nccl, stream_discipline_is_judged_from_the_trace),
+        ROW(nccl, a_stream_that_does_not_wait_is_found_in_the_trace),
+        ROW(nccl, a_tracer_hears_of_the_device_while_its_group_is_open),
+        ROW(nccl, the_reducers_streams_are_judged_from_the_trace),
         ROW(nccl, the_reducer_averages_gradients_that_live_on_the_gpu),
         ROW(nccl, guard_names_both_sides_of_a_size_mismatch_on_every_rank),
         ROW(nccl, a_time_out_names_rank_collective_and_sequence_number),
