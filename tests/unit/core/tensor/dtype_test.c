@@ -92,13 +92,82 @@ TEST(dtype, arrays_have_the_bits_of_the_scalar_functions)
     }
 }
 
+/* ---- NaN: the sign and the upper payload bits stay, and it is quiet ---- */
+
+/* Any NaN with this sign and payload: the `from_bits` bits of a fraction, of which a format with fraction_bits keeps the upper ones,
+** or to which it adds zeros below. */
+static uint64_t model_nan(bool sign, uint64_t payload, int from_bits, int exponent_bits, int fraction_bits)
+{
+    uint64_t kept = fraction_bits < from_bits ? payload >> (from_bits - fraction_bits) : payload << (fraction_bits - from_bits);
+    uint64_t special = ((UINT64_C(1) << exponent_bits) - 1) << fraction_bits, quiet = UINT64_C(1) << (fraction_bits - 1);
+    return (uint64_t)sign << (exponent_bits + fraction_bits) | special | quiet | kept;
+}
+
+static uint16_t model_nan_of_f32(const format *f, uint32_t bits)
+{
+    return (uint16_t)model_nan(bits >> 31 != 0, bits & 0x7fffff, 23, 15 - f->fraction_bits, f->fraction_bits);
+}
+
+TEST(dtype, a_nan_widens_with_its_sign_and_payload)
+{
+    for (size_t i = 0; i < 2; i++)
+        for (uint32_t h = 0; h <= UINT16_MAX; h++) {
+            const format *f = &formats[i];
+            if (!isnan(model_value(f, (uint16_t)h))) continue;
+            const uint64_t payload = h & ((1u << f->fraction_bits) - 1);
+            double wide;
+            float single;
+            cd_test_row("%s %04x", f->name, h);
+            assert_int_equal(cd_f32_bits(widen(f, (uint16_t)h)), model_nan(h >> 15 != 0, payload, f->fraction_bits, 8, 23));
+            cd_convert(CDDP_F64, &wide, f->dtype, &(uint16_t){(uint16_t)h}, 1);
+            assert_true(cd_f64_bits(wide) == model_nan(h >> 15 != 0, payload, f->fraction_bits, 11, 52));
+            cd_convert(CDDP_F32, &single, f->dtype, &(uint16_t){(uint16_t)h}, 1);
+            assert_int_equal(cd_f32_bits(single), cd_f32_bits(widen(f, (uint16_t)h)));
+        }
+}
+
+/* Payloads of f64: each bit alone, all, and drawn ones; of those that are lost below, the NaN stays one. */
+TEST(dtype, a_nan_of_f64_narrows_with_its_sign_and_upper_payload)
+{
+    cd_prng prng = cd_prng_seed(cd_test_seed());
+    for (int n = 0; n < 53 + 20000; n++) {
+        const bool sign = n % 2 == 1;
+        uint64_t payload = n < 52 ? UINT64_C(1) << n : n == 52 ? (UINT64_C(1) << 52) - 1 : cd_prng_next(&prng) >> 12;
+        if (payload == 0) payload = 1;
+        const double x = cd_f64_of_bits((uint64_t)sign << 63 | UINT64_C(0x7ff) << 52 | payload);
+        float single;
+        cd_test_row("payload %013llx", (unsigned long long)payload);
+        cd_convert(CDDP_F32, &single, CDDP_F64, &x, 1);
+        assert_int_equal(cd_f32_bits(single), model_nan(sign, payload, 52, 8, 23));
+        for (size_t i = 0; i < 2; i++)
+            assert_int_equal(round_f64(&formats[i], x), model_nan(sign, payload, 52, 15 - formats[i].fraction_bits, formats[i].fraction_bits));
+    }
+}
+
+/* All payloads of f32, through the arrays: eight and more at a time where the processor converts them itself. */
+TEST(dtype, every_nan_of_f32_narrows_with_its_sign_and_upper_payload)
+{
+    enum { COUNT = 1 << 12 };
+    static float wide[COUNT];
+    static uint16_t narrow[2][COUNT];
+    for (uint32_t first = 0; first <= 0x7fffff; first += COUNT)
+        for (uint32_t sign = 0; sign < 2; sign++) {
+            for (uint32_t i = 0; i < COUNT; i++) wide[i] = cd_f32_of_bits(sign << 31 | 0x7f800000u | (first + i > 0 ? first + i : 1));
+            cd_convert_f32_to_f16(narrow[0], wide, COUNT);
+            cd_convert_f32_to_bf16(narrow[1], wide, COUNT);
+            for (uint32_t i = 0; i < COUNT; i++)
+                for (size_t k = 0; k < 2; k++)
+                    if (narrow[k][i] != model_nan_of_f32(&formats[k], cd_f32_bits(wide[i])))
+                        fail_msg("%s of %08x is %04x", formats[k].name, cd_f32_bits(wide[i]), narrow[k][i]);
+        }
+}
+
 static void check_f32(const format *f, uint32_t bits)
 {
     float x = cd_f32_of_bits(bits);
     uint16_t got = round_f32(f, x);
     if (isnan(x)) {
-        assert_true(isnan(model_value(f, got)));
-        assert_int_equal(got >> 15, bits >> 31);
+        assert_int_equal(got, model_nan_of_f32(f, bits));
         return;
     }
     if (got != model_round(f, (double)x)) print_error("%s of %a\n", f->name, (double)x);
@@ -221,7 +290,8 @@ TEST(dtype, every_pair_of_dtypes_agrees_on_small_numbers)
         }
 }
 
-TEST_MAIN(ROW(dtype, arrays_have_the_bits_of_the_scalar_functions),
+TEST_MAIN(ROW(dtype, arrays_have_the_bits_of_the_scalar_functions), ROW(dtype, a_nan_widens_with_its_sign_and_payload),
+          ROW(dtype, a_nan_of_f64_narrows_with_its_sign_and_upper_payload), ROW(dtype, every_nan_of_f32_narrows_with_its_sign_and_upper_payload),
           ROW(dtype, all_65536_patterns_widen_exactly_and_come_back), ROW(dtype, f32_rounds_to_nearest_even),
           ROW(dtype, edges_of_f16_are_where_they_should_be), ROW(dtype, f64_is_rounded_once_not_through_f32),
           ROW(dtype, integers_round_once_too), ROW(dtype, floats_become_integers_by_truncation_and_saturation),
