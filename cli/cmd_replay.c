@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* replay: a recorded run once more on the simulator, compared event by event; or a scenario under a choice string. */
+/* replay: a recorded run once more on the simulator, compared event by event, whatever world it was recorded in; or a
+** scenario under a choice string. */
 #include "cddp/store.h"
 #include "cli/interrupt.h"
 #include "cli/overrides.h"
@@ -36,6 +37,7 @@ static cddp_status find_run(replay_command *c, cddp_error *err)
     CD_TRY(cd_recipe_load(&c->recipe, c->store, number, "replayed", err));
     c->result.source = cd_result_copy(&c->result, c->recipe.source);
     CD_TRY(cd_replay_load(&c->replay, c->store, c->recipe.run, err));
+    if (cd_recipe_is_foreign(&c->recipe)) CD_TRY(cd_replay_set_across(&c->replay, c->recipe.algorithm[0] != '\0', err));
     return CDDP_OK;
 }
 
@@ -49,11 +51,9 @@ static cddp_status read_until(replay_command *c, cddp_error *err)
     if (end != until && *end == '\0' && c->replay.until > 0) return CDDP_OK;
     int32_t kind = cd_event_find(until);
     if (kind < 0) return cd_fail(err, CDDP_E_ARG, "--until %s is neither an event number from 1 nor the name of an event", until);
-    for (size_t i = 0; i < c->replay.recorded.count; i++) {
-        if (c->replay.recorded.events[i].kind != kind) continue;
-        c->replay.until = i + 1;
-        return CDDP_OK;
-    }
+    c->replay.until_kind = kind;
+    for (size_t i = 0; i < c->replay.recorded.count; i++)
+        if (c->replay.recorded.events[i].kind == kind) return CDDP_OK;
     return cd_fail(err, CDDP_E_ARG, "the recorded run has no event %s", until);
 }
 
@@ -65,33 +65,41 @@ static void put_event(cd_text *text, const char *label, const cddp_event *event)
     cd_text_wrap(text, words, 13, 110);
 }
 
-static void tell(replay_command *c, cd_text *text)
+static void tell_parting(const replay_command *c, cd_text *text)
 {
     const cd_replay *r = &c->replay;
-    bool ended_early = !r->parted && !r->stopped && r->next < r->recorded.count;
-    c->reproduced = !r->parted && !ended_early;
-    if (r->stopped) {
-        cd_text_style(text, CD_STYLE_GREEN, "reproduced up to event %zu", r->next);
-        cd_text_printf(text, "  of %zu in run %" PRId64 "\n", r->recorded.count, c->recipe.run);
-        cddp_event at = cd_memory_sink_get(&r->recorded, r->next - 1);
-        put_event(text, "event", &at);
-    } else if (c->reproduced) {
-        cd_text_style(text, CD_STYLE_GREEN, "reproduced");
-        cd_text_printf(text, "  run %" PRId64 ", %zu events, all equal; recorded verdict: %s\n", c->recipe.run, r->recorded.count, c->recipe.verdict);
+    cd_text_style(text, CD_STYLE_RED, "not reproduced");
+    cd_text_printf(text, "  run %" PRId64 " parts from its record at event %zu of %zu\n", c->recipe.run, r->met, r->total);
+    if (r->expected < r->recorded.count) {
+        cddp_event expected = cd_memory_sink_get(&r->recorded, r->expected);
+        put_event(text, "recorded", &expected);
     } else {
-        cd_text_style(text, CD_STYLE_RED, "not reproduced");
-        cd_text_printf(text, "  run %" PRId64 " parts from its record at event %zu of %zu\n", c->recipe.run, r->next, r->recorded.count);
-        cddp_event expected = {0};
-        if (r->next < r->recorded.count) {
-            expected = cd_memory_sink_get(&r->recorded, r->next);
-            put_event(text, "recorded", &expected);
-        } else {
-            cd_text_push(text, "  recorded   the run ended here\n");
-        }
-        if (r->has_extra) put_event(text, "now", &r->extra);
-        else cd_text_push(text, "  now        the run ended here\n");
+        cd_text_push(text, "  recorded   the run ended here\n");
     }
+    if (r->has_extra) put_event(text, "now", &r->extra);
+    else cd_text_push(text, "  now        the run ended here\n");
+    if (r->across && !r->order_known)
+        cd_text_printf(text, "  note       the simulator does not know in which order %s sums: values may differ by rounding alone\n", c->recipe.backend);
+}
+
+static void tell(replay_command *c, cd_text *text)
+{
+    cd_replay *r = &c->replay;
+    c->reproduced = cd_replay_end(r);
     c->exit_code = c->reproduced ? CD_EXIT_VERIFIED : CD_EXIT_FINDINGS;
+    if (!c->reproduced) {
+        tell_parting(c, text);
+    } else if (r->stopped) {
+        cd_text_style(text, CD_STYLE_GREEN, "reproduced up to event %zu", r->met);
+        cd_text_printf(text, "  of %zu in run %" PRId64 "\n", r->total, c->recipe.run);
+        cddp_event at = cd_memory_sink_get(&r->recorded, r->last);
+        put_event(text, "event", &at);
+    } else {
+        cd_text_style(text, CD_STYLE_GREEN, "reproduced");
+        cd_text_printf(text, "  run %" PRId64 ", %zu events, all equal", c->recipe.run, r->total);
+        if (r->across) cd_text_printf(text, " rank by rank on the simulator (recorded on %s)", c->recipe.backend);
+        cd_text_printf(text, "; recorded verdict: %s\n", c->recipe.verdict);
+    }
 }
 
 static cddp_status replay_store(replay_command *c, cddp_error *err)
@@ -100,9 +108,11 @@ static cddp_status replay_store(replay_command *c, cddp_error *err)
     CD_TRY(find_run(c, err));
     CD_TRY(read_until(c, err));
     cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = c->recipe.options, .watcher = &c->replay.sink,
+                          .oracle_apart = c->replay.across,
                           .schedule = c->recipe.schedule[0] != '\0' ? c->recipe.schedule : NULL};
     CD_TRY(cd_recipe_read_plan(&c->recipe, &session, &plan, err));
-    cddp_status status = cd_session_run_plan(&session, plan, &c->result, err);
+    cddp_status status = c->replay.across ? cd_recipe_transfer(&c->recipe, plan, err) : CDDP_OK;
+    if (status == CDDP_OK) status = cd_session_run_plan(&session, plan, &c->result, err);
     cddp_plan_destroy(plan);
     if (status != CDDP_OK) return status;
     /* A choice string that does not fit is a failure of the run, not a difference between runs. */

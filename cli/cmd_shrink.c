@@ -80,6 +80,7 @@ static cddp_status read_store(shrink_command *c, const char *path, cddp_error *e
     cddp_status status = cd_recipe_load(&c->recipe, store, number, "shrunk", err);
     cddp_store_close(store);
     if (status != CDDP_OK) return status;
+    CD_TRY(cd_recipe_need_simulator(&c->recipe, "shrunk", err));
     cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = c->recipe.options};
     CD_TRY(cd_recipe_read_plan(&c->recipe, &session, &c->plan, err));
     c->options.trace_digest = c->recipe.trace_digest;

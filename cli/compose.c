@@ -351,6 +351,12 @@ size_t cd_compose_print_schedule(const cd_compose *c, char *text, size_t text_by
     return cd_schedule_print(cd_sim_schedule(c->sim), text, text_bytes);
 }
 
+const char *cd_compose_algorithm(const cd_compose *c)
+{
+    const cddp_capabilities *can = &c->backend->capabilities;
+    return can->order == CDDP_ORDER_KNOWN && can->algorithm != NULL ? can->algorithm : "";
+}
+
 bool cd_compose_has_processes(const cd_compose *c) { return c->process != NULL; }
 
 bool cd_compose_was_interrupted(const cd_compose *c)

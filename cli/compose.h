@@ -31,6 +31,8 @@ void cd_compose_fill(cd_compose *compose, cddp_run_options *options);
 void cd_compose_set_chooser(cd_compose *compose, const struct cd_chooser *chooser);
 /* The choices of the run so far, as a replay takes them; "" where the world makes none. */
 size_t cd_compose_print_schedule(const cd_compose *compose, char *text, size_t text_bytes);
+/* In which order its backend sums: "gloo_ring"; "" where that is not known. */
+const char *cd_compose_algorithm(const cd_compose *compose);
 /* Whether ranks are processes, which end when `interrupted` says so; and whether they did. */
 bool cd_compose_has_processes(const cd_compose *compose);
 bool cd_compose_was_interrupted(const cd_compose *compose);

@@ -3,7 +3,9 @@
 #define _POSIX_C_SOURCE 200809L
 #include "cli/recipe.h"
 
+#include "cddp/composition.h"
 #include "core/base/error.h"
+#include "sim/algorithm.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,17 +26,16 @@ static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_erro
         return cd_fail(err, CDDP_E_ARG,
                        "run %" PRId64 " was interrupted while it was recorded; only whole runs can be %s", run->run,
                        t->what);
-    if (strcmp(p->backend, "sim") != 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED,
-                       "run %" PRId64 " was recorded on backend %s; only runs of the simulator can be %s", run->run,
-                       p->backend, t->what);
     /* The schedule that was taken is known only at the end; the one of the beginning is what was asked for. */
     const char *taken = run->outcome.schedule;
     r->scenario = strdup(p->scenario);
     r->source = strdup(p->source);
     r->options = strdup(p->options);
+    r->backend = strdup(p->backend);
+    r->algorithm = strdup("");
     r->schedule = strdup(taken != NULL && taken[0] != '\0' ? taken : p->schedule);
-    if (r->scenario == NULL || r->source == NULL || r->options == NULL || r->schedule == NULL)
+    if (r->scenario == NULL || r->source == NULL || r->options == NULL || r->schedule == NULL || r->backend == NULL ||
+        r->algorithm == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a stored run");
     r->run = run->run;
     r->plan_digest = p->plan;
@@ -42,6 +43,19 @@ static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_erro
     r->trace_digest = p->level == CDDP_TRACE_DIGEST ? run->outcome.digest : 0;
     r->exit_code = run->outcome.exit_code;
     snprintf(r->verdict, sizeof r->verdict, "%s", run->outcome.verdict);
+    return CDDP_OK;
+}
+
+static cddp_status take_metric(void *context, const char *name, double value, cddp_error *err)
+{
+    cd_recipe *r = context;
+    const size_t length = strlen(CD_METRIC_ALGORITHM);
+    (void)value;
+    if (strncmp(name, CD_METRIC_ALGORITHM, length) != 0 || cd_algorithm_find(name + length) < 0) return CDDP_OK;
+    char *algorithm = strdup(name + length);
+    if (algorithm == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a stored run");
+    free(r->algorithm);
+    r->algorithm = algorithm;
     return CDDP_OK;
 }
 
@@ -55,7 +69,52 @@ cddp_status cd_recipe_load(cd_recipe *recipe, cddp_store *store, uint64_t number
                        number, run);
     if (number != 0) run = (int64_t)number;
     CD_TRY(cddp_store_each_run(store, run, take_run, &t, err));
+    CD_TRY(cddp_store_each_metric(store, run, take_metric, recipe, err));
     return CDDP_OK;
+}
+
+cddp_status cd_recipe_need_simulator(const cd_recipe *recipe, const char *what, cddp_error *err)
+{
+    if (strcmp(recipe->backend, "sim") == 0) return CDDP_OK;
+    return cd_fail(err, CDDP_E_UNSUPPORTED,
+                   "run %" PRId64 " was recorded on backend %s; only runs of the simulator can be %s", recipe->run,
+                   recipe->backend, what);
+}
+
+static cddp_status see_backend(void *context, const char *name, cddp_error *err)
+{
+    bool *foreign = context;
+    (void)err;
+    if (strcmp(name, "sim") != 0) *foreign = true;
+    return CDDP_OK;
+}
+
+bool cd_recipe_is_foreign(const cd_recipe *recipe)
+{
+    bool foreign = false;
+    /* What cannot be read as a composition is the name of a backend that is not the simulator. */
+    return cddp_composition_each(recipe->backend, see_backend, &foreign, NULL) != CDDP_OK || foreign;
+}
+
+cddp_status cd_recipe_transfer(const cd_recipe *recipe, cddp_plan *plan, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_text spec;
+    cd_text_init(&spec, false);
+    /* The last word of each item is a backend: "cpu:gloo,cuda:nccl", "hier:gloo". */
+    for (const char *at = recipe->backend; *at != '\0';) {
+        size_t item = strcspn(at, ","), kinds = item;
+        while (kinds > 0 && at[kinds - 1] != ':') kinds--;
+        cd_text_push_bytes(&spec, at, kinds);
+        cd_text_push(&spec, at[item] == ',' ? "sim," : "sim");
+        at += item + (at[item] == ',');
+    }
+    CD_TRY_OUT(cddp_plan_set(plan, "world.backend", cd_text_get(&spec), err));
+    CD_TRY_OUT(cddp_plan_set(plan, "schedule.chooser", "fifo", err));
+    if (recipe->algorithm[0] != '\0') CD_TRY_OUT(cddp_plan_set(plan, "network.algorithm", recipe->algorithm, err));
+out:
+    cd_text_fini(&spec);
+    return status;
 }
 
 void cd_recipe_fini(cd_recipe *recipe)
@@ -64,6 +123,8 @@ void cd_recipe_fini(cd_recipe *recipe)
     free(recipe->source);
     free(recipe->options);
     free(recipe->schedule);
+    free(recipe->backend);
+    free(recipe->algorithm);
     *recipe = (cd_recipe){.run = 0};
 }
 

@@ -113,10 +113,16 @@ static cddp_status begin_recording(const cd_session *session, const cddp_plan *p
     return CDDP_OK;
 }
 
-static cddp_status end_recording(const cd_session *session, const cd_result *result, cddp_error *err)
+static cddp_status end_recording(const cd_session *session, const cd_compose *compose, const cd_result *result, cddp_error *err)
 {
     cddp_store *store = session->store;
     if (store == NULL) return CDDP_OK;
+    const char *algorithm = compose != NULL ? cd_compose_algorithm(compose) : "";
+    if (algorithm[0] != '\0') {
+        char name[128];
+        snprintf(name, sizeof name, "%s%s", CD_METRIC_ALGORITHM, algorithm);
+        CD_TRY(cddp_store_add_metric(store, name, 1, err));
+    }
     for (size_t i = 0; i < result->finding_count; i++)
         CD_TRY(cddp_store_add_finding(store, &result->findings[i].finding, err));
     for (size_t i = 0; i < result->exercise_count; i++)
@@ -223,6 +229,7 @@ static cddp_status run_composed(const cd_session *session, const cddp_plan *plan
     run.registry = session->cli->registry;
     run.sinks = sinks->list;
     run.sink_count = sinks->count;
+    run.oracle_apart = session->oracle_apart;
     CD_TRY_OUT(cddp_run(&run, &verdict, err));
     CD_TRY_OUT(cd_result_take_verdict(result, verdict, err));
     take_schedule(result, compose);
@@ -289,7 +296,7 @@ cddp_status cd_session_run_plan(const cd_session *session, const cddp_plan *plan
     if (status != CDDP_OK) goto out;
     settle_interruption(compose, result);
     result->wall_ns = cd_os_now_ns() - began;
-    CD_TRY_OUT(end_recording(&here, result, err));
+    CD_TRY_OUT(end_recording(&here, compose, result, err));
 out:
     cd_compose_close(compose);
     return status;

@@ -11,6 +11,9 @@
 #include "cli/log_sink.h"
 #include "cli/result.h"
 
+/* Name of a stored run's metric: in which order its backend summed. */
+#define CD_METRIC_ALGORITHM "algorithm: "
+
 typedef struct cd_session {
     cd_cli *cli;
     cddp_store *store;      /* NULL: not recorded */
@@ -22,6 +25,7 @@ typedef struct cd_session {
     uint64_t run;                     /* which of the command's runs this is: a rank that it starts is told */
     uint64_t repetition;              /* of that run, for expect.same_with; 0: the run itself */
     const cddp_trace_sink *watcher;   /* sees every event of the run too; NULL: none */
+    bool oracle_apart;                /* see cddp_run_options */
 } cd_session;
 
 cddp_status cd_session_run(const cd_session *session, const char *path, cd_result *result,

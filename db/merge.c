@@ -75,20 +75,9 @@ static cddp_status add_exercised(void *context, const char *check, const char *h
     return cddp_store_add_exercised(context, check, how, err);
 }
 
-static cddp_status copy_metrics(cddp_store *to, cddp_store *from, int64_t run, cddp_error *err)
+static cddp_status add_metric(void *context, const char *name, double value, cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
-    sqlite3_stmt *select = NULL;
-    CD_TRY(cd_sql_prepare(&from->sql, "SELECT name, value FROM metric WHERE run = ? ORDER BY name", &select, err));
-    sqlite3_bind_int64(select, 1, run);
-    for (bool row = true;;) {
-        CD_TRY_OUT(cd_sql_step(&from->sql, select, &row, err));
-        if (!row) break;
-        CD_TRY_OUT(cddp_store_add_metric(to, cd_sql_text(select, 0), sqlite3_column_double(select, 1), err));
-    }
-out:
-    sqlite3_finalize(select);
-    return status;
+    return cddp_store_add_metric(context, name, value, err);
 }
 
 typedef struct copy {
@@ -103,7 +92,7 @@ static cddp_status copy_run(void *context, const cddp_stored_run *stored, cddp_e
     CD_TRY(cddp_store_each_event(c->from, stored->run, CDDP_STORE_RECORDED, cddp_store_sink(c->to), err));
     CD_TRY(cddp_store_each_finding(c->from, stored->run, add_finding, c->to, err));
     CD_TRY(cddp_store_each_exercised(c->from, stored->run, add_exercised, c->to, err));
-    CD_TRY(copy_metrics(c->to, c->from, stored->run, err));
+    CD_TRY(cddp_store_each_metric(c->from, stored->run, add_metric, c->to, err));
     if (stored->complete) return cddp_store_run_end(c->to, &stored->outcome, err);
     CD_TRY(cd_writer_commit(c->to, err));
     cd_writer_abandon(c->to);

@@ -181,3 +181,19 @@ out:
     sqlite3_finalize(select);
     return status;
 }
+
+cddp_status cddp_store_each_metric(cddp_store *store, int64_t run, cddp_store_metric_fn fn, void *context, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    sqlite3_stmt *select = NULL;
+    CD_TRY(cd_sql_prepare(&store->sql, "SELECT name, value FROM metric WHERE run = ? ORDER BY name", &select, err));
+    sqlite3_bind_int64(select, 1, run);
+    for (bool row = true;;) {
+        CD_TRY_OUT(cd_sql_step(&store->sql, select, &row, err));
+        if (!row) break;
+        CD_TRY_OUT(fn(context, cd_sql_text(select, 0), sqlite3_column_double(select, 1), err));
+    }
+out:
+    sqlite3_finalize(select);
+    return status;
+}

@@ -83,7 +83,7 @@ static cddp_status launch(const cddp_run_options *options, cd_tap *tap, cddp_ran
     cd_rank_argument argument = {.options = options, .sink = &tap->sink};
     cddp_tracer *world = NULL;
     CD_TRY_OUT(cddp_tracer_create(NULL, &tap->sink, options->level, &world, err));
-    if (options->bind == NULL) {
+    if (options->bind == NULL && !options->oracle_apart) {
         CD_TRY_OUT(cd_oracle_share_create(options->allocator, &argument.share, err));
     }
     CD_TRY_OUT(tell_begin(options, world));

@@ -105,6 +105,9 @@ typedef struct cddp_run_options {
     bool judge;                    /* false: run only; the verdict has no findings */
     bool oracle;                   /* compare with single-process training */
     const cddp_allocator *allocator;
+    /* Every rank recomputes the reference for itself, as ranks in processes do; false: ranks of one thread share what they
+    ** recompute. The verdict is the same; bounds derived on the way may be wider or narrower. */
+    bool oracle_apart;
 } cddp_run_options;
 
 CDDP_API cddp_run_options cddp_run_options_default(void);

@@ -111,6 +111,7 @@ typedef struct cddp_stored_run {
 typedef cddp_status (*cddp_store_run_fn)(void *context, const cddp_stored_run *run, cddp_error *err);
 typedef cddp_status (*cddp_store_finding_fn)(void *context, const cddp_finding *finding, cddp_error *err);
 typedef cddp_status (*cddp_store_pair_fn)(void *context, const char *name, const char *text, cddp_error *err);
+typedef cddp_status (*cddp_store_metric_fn)(void *context, const char *name, double value, cddp_error *err);
 
 typedef enum cddp_store_order {
     CDDP_STORE_RECORDED, /* as the sink received them */
@@ -129,6 +130,9 @@ CDDP_API cddp_status cddp_store_each_finding(cddp_store *store, int64_t run, cdd
                                              cddp_error *err) CDDP_MUST_CHECK;
 CDDP_API cddp_status cddp_store_each_exercised(cddp_store *store, int64_t run, cddp_store_pair_fn fn, void *context,
                                                cddp_error *err) CDDP_MUST_CHECK;
+/* By name. "algorithm: gloo_ring" with value 1 says in which order the backend summed, where that is known. */
+CDDP_API cddp_status cddp_store_each_metric(cddp_store *store, int64_t run, cddp_store_metric_fn fn, void *context,
+                                            cddp_error *err) CDDP_MUST_CHECK;
 
 #ifdef __cplusplus
 }

@@ -3,7 +3,8 @@
 # processes.sh PROGRAM BACKEND "RANKS…" SCENARIO…: the scenarios on real processes give the verdict of the simulator, with as many
 # ranks as each says ("-") or with the numbers given. A scenario that another number of ranks turns into something else (its
 # simulated run says so: it no longer ends as it expects) is counted and left out, as is what only a simulator can do. Where
-# the backend's order of reduction is known to the simulator, the first divergence of the two traces must not exist.
+# the backend's order of reduction is known to the simulator, the first divergence of the two traces must not exist, and the record
+# replays on the simulator, unless the scenario ends in an error: who of several processes then hears of the others' end is chance.
 set -u
 program=$1 backend=$2 ranks=$3
 shift 3
@@ -56,6 +57,12 @@ one() {
         head -8 "$work/diff"
         return
     fi
+    if ! grep -q 'verdict = "error"' "$scenario" && ! timeout 60 "$program" replay "$work/real.db" >"$work/replay" 2>&1; then
+        failed=$((failed + 1))
+        printf 'FAIL %s, %s ranks: it does not replay on the simulator\n' "$scenario" "$n"
+        head -8 "$work/replay"
+        return
+    fi
     equal=$((equal + 1))
 }
 
@@ -67,6 +74,6 @@ for scenario in "$@"; do
         if [ -n "$why" ]; then leave_out "$why"; else one "$scenario" "$n"; fi
     done
 done
-printf '%s, ranks %s: %d with the verdict of the simulator, %d of them with its trace, %d not\n' "$backend" "$ranks" $passed $equal $failed
+printf '%s, ranks %s: %d with the verdict of the simulator, %d of them with its trace and replayed on it, %d not\n' "$backend" "$ranks" $passed $equal $failed
 for why in "${!left[@]}"; do printf '  left out: %d, %s\n' "${left[$why]}" "$why"; done | sort
 [ $failed -eq 0 ] && [ $passed -gt 0 ]

@@ -187,13 +187,22 @@ static cddp_status check_exercised(void *context, const char *check, const char 
     return CDDP_OK;
 }
 
-TEST(store, findings_and_exercised_invariants_come_back)
+static cddp_status take_metric(void *context, const char *name, double value, cddp_error *err)
+{
+    (void)err;
+    ++*(int *)context;
+    assert_string_equal(name, "rebuilds");
+    assert_true(value == 1);
+    return CDDP_OK;
+}
+
+TEST(store, findings_exercised_invariants_and_metrics_come_back)
 {
     fixture f;
     cddp_error err = CDDP_ERROR_INIT;
     cddp_store *store = NULL;
     int64_t run = 0;
-    int exercised = 0;
+    int exercised = 0, metrics = 0;
     cddp_run_provenance provenance = fixture_provenance(2);
     cddp_run_outcome outcome = fixture_outcome();
     cddp_finding in = {.size = sizeof in,
@@ -225,10 +234,12 @@ TEST(store, findings_and_exercised_invariants_come_back)
     assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
     assert_ok(cddp_store_each_finding(store, 1, keep_finding, &out, &err), &err);
     assert_ok(cddp_store_each_exercised(store, 1, check_exercised, &exercised, &err), &err);
+    assert_ok(cddp_store_each_metric(store, 1, take_metric, &metrics, &err), &err);
     cddp_store_close(store);
     in.check = NULL;
     assert_memory_equal(&in.step, &out.step, sizeof in - offsetof(cddp_finding, step));
     assert_int_equal(exercised, 1);
+    assert_int_equal(metrics, 1);
     fixture_close(&f);
 }
 
