@@ -5,6 +5,7 @@
 */
 #include "core/base/prng.h"
 #include "core/hooks/hook.h"
+#include "tests/support/tape.h"
 #include "tests/unit/core/ddp/fixture.h"
 
 #include <math.h>
@@ -201,6 +202,28 @@ TEST(hooks, post_local_sgd_is_plain_ddp_while_it_reduces_over_everybody)
     run_hundred(4, four, 2);
 }
 
+/* VER-13: two backwards over everybody, counted, then none; the counter stands still. Gradients are rank + 1. */
+LAB(hooks, post_local_sgd_counts_to_its_start_and_stays_there, 2)
+{
+    static const uint64_t counters[4] = {1, 2, 2, 2};
+    const cddp_hook *hook = cd_hook_find("post_local_sgd");
+    lane_add(l, "p", CDDP_F32, 3);
+    lane_wrap(l);
+    use(l, "post_local_sgd", "start_localSGD_iter=2,post_local_gradient_allreduce=false");
+    for (int i = 0; i < 4; i++) {
+        tape kept = {.used = 0};
+        const cddp_state_writer writer = {&kept, tape_write};
+        uint64_t words[2]; /* what says that it is this hook's state, and the counter */
+        lane_zero_grad(l, true);
+        lane_iterate(l, 1.0 + l->r);
+        CHECK(lane_value(l, 0) == (i < 2 ? 1.5 : 1.0 + l->r));
+        CHECK_OK(hook->save(cddp_ddp_comm_hook_state(l->ddp), &writer, &l->err));
+        CHECK(kept.used == sizeof words);
+        memcpy(words, kept.bytes, sizeof words);
+        CHECK(words[1] == counters[i]);
+    }
+}
+
 /* ---- eleven layers ---- */
 
 typedef struct flags {
@@ -362,5 +385,6 @@ TEST(hook, of_a_wrapper_over_some_ranks_stays_among_them)
 TEST_MAIN(ROW(hooks, allreduce_is_plain_ddp), ROW(hooks, that_compress_stay_within_upstreams_tolerance),
           ROW(hooks, noop_leaves_what_an_allreduce_by_hand_makes_equal), ROW(hooks, allreduce_is_plain_ddp_for_a_hundred_iterations),
           ROW(hooks, post_local_sgd_is_plain_ddp_while_it_reduces_over_everybody),
+          ROW(hooks, post_local_sgd_counts_to_its_start_and_stays_there),
           ROW(hooks, see_is_last_on_the_last_bucket_of_every_iteration),
           ROW(future, of_an_allreduce_is_changed_by_what_is_chained_to_it), ROW(hook, of_a_wrapper_over_some_ranks_stays_among_them))

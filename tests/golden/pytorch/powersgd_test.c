@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Our PowerSGD beside PyTorch 1.13.1's: the same gradients and the same random factors, on the simulator with Gloo's ring. What
-** comes out of 20 compressed backwards stays within the bound that powersgd.py derives; vanilla backwards agree bit for bit.
+** comes out of 20 compressed backwards stays within the bound that powersgd.py derives; vanilla backwards agree bit for bit (VER-14).
 */
 #include "core/hooks/hook.h"
 #include "core/hooks/low_rank.h"

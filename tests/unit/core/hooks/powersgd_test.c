@@ -363,13 +363,15 @@ static cddp_status try_starts(cddp_rank *rank, void *argument, cddp_error *err)
     return CDDP_OK;
 }
 
-TEST(powersgd, starts_early_only_without_memory)
+static void run_alone(cddp_rank_fn program)
 {
     sim_fixture f;
     fixture_setup(&f, 1);
-    fixture_run(&f, try_starts);
+    fixture_run(&f, program);
     fixture_destroy(&f);
 }
+
+TEST(powersgd, starts_early_only_without_memory) { run_alone(try_starts); }
 
 static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *err)
 {
@@ -401,13 +403,7 @@ static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *e
     return CDDP_OK;
 }
 
-TEST(powersgd, refuses_settings_that_cannot_work_by_name)
-{
-    sim_fixture f;
-    fixture_setup(&f, 1);
-    fixture_run(&f, refuse_options);
-    fixture_destroy(&f);
-}
+TEST(powersgd, refuses_settings_that_cannot_work_by_name) { run_alone(refuse_options); }
 
 TEST_MAIN(ROW(powersgd, is_exact_until_its_start_and_compresses_from_then_on), ROW(powersgd, replicas_agree_bit_for_bit),
           ROW(powersgd, leaves_what_does_not_pay_uncompressed), ROW(powersgd, is_lossless_at_full_rank),
