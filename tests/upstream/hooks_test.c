@@ -224,6 +224,50 @@ LAB(hooks, post_local_sgd_counts_to_its_start_and_stays_there, 2)
     }
 }
 
+/* ---- a quarter ---- */
+
+typedef struct quarter {
+    const char *hook, *inner, *options;
+    bool views, static_graph;
+} quarter;
+
+/* The loss is the mean of a 2 × 2 parameter and what the rank adds: each rank's gradient is 1/4, exact in every dtype. */
+static void quarter_body(lane *l)
+{
+    const quarter *q = l->lab->data;
+    l->options.gradient_as_bucket_view = q->views;
+    l->options.static_graph = q->static_graph;
+    lane_add(l, "t0.p", CDDP_F32, 4);
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(q->hook), q->inner != NULL ? cd_hook_find(q->inner) : NULL, q->options, &l->err));
+    for (int step = 0; step < 3; step++) {
+        float got[4];
+        lane_zero_grad(l, true);
+        lane_iterate(l, 0.25);
+        CHECK_OK(l->device->read(&l->grads[0].value, got, sizeof got, &l->err));
+        for (int i = 0; i < 4; i++) CHECK(got[i] == 0.25f);
+    }
+}
+
+/* TI-D-14, TI-D-15, TI-D-17, TI-D-18: what upstream asks of these hooks on GPUs, here on the simulator. */
+TEST(hooks, give_a_quarter_with_views_and_static_graphs)
+{
+    static const char *const names[5][2] = {{"allreduce", NULL}, {"fp16_compress", NULL}, {"bf16_compress", NULL},
+                                            {"fp16_compress_wrapper", "allreduce"}, {"bf16_compress_wrapper", "allreduce"}};
+    for (int k = 0; k < 20; k++) {
+        quarter q = {.hook = names[k / 4][0], .inner = names[k / 4][1], .views = k % 2 == 1, .static_graph = k / 2 % 2 == 1};
+        cd_test_row("%s, views %d, static graph %d", q.hook, q.views, q.static_graph);
+        lab_of(2, quarter_body, &q);
+    }
+    for (int k = 0; k < 16; k++) { /* the batched form stands where upstream batches tensors of one shape */
+        char options[96];
+        snprintf(options, sizeof options, "use_error_feedback=%s,warm_start=%s", k % 2 == 1 ? "true" : "false", k / 2 % 2 == 1 ? "true" : "false");
+        quarter q = {.hook = k / 4 % 2 == 1 ? "batched_powersgd" : "powersgd", .options = options, .views = k / 8 == 1};
+        cd_test_row("%s %s, views %d", q.hook, options, q.views);
+        lab_of(2, quarter_body, &q);
+    }
+}
+
 /* ---- eleven layers ---- */
 
 typedef struct flags {
@@ -386,5 +430,6 @@ TEST_MAIN(ROW(hooks, allreduce_is_plain_ddp), ROW(hooks, that_compress_stay_with
           ROW(hooks, noop_leaves_what_an_allreduce_by_hand_makes_equal), ROW(hooks, allreduce_is_plain_ddp_for_a_hundred_iterations),
           ROW(hooks, post_local_sgd_is_plain_ddp_while_it_reduces_over_everybody),
           ROW(hooks, post_local_sgd_counts_to_its_start_and_stays_there),
+          ROW(hooks, give_a_quarter_with_views_and_static_graphs),
           ROW(hooks, see_is_last_on_the_last_bucket_of_every_iteration),
           ROW(future, of_an_allreduce_is_changed_by_what_is_chained_to_it), ROW(hook, of_a_wrapper_over_some_ranks_stays_among_them))
