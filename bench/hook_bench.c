@@ -2,7 +2,7 @@
 /* What comm hooks compute, beside what the memory does: casts against a copy of the same bytes, the reproducible hook's
 ** kernels against a plain addition. Every pair is measured in the same rounds; quote the ratios.
 **
-**     hook_bench [--rounds N] [--mib N]     arrays of so many MiB of f32
+**     hook_bench [--rounds N] [--mib N | --kib N]     arrays of so many MiB or KiB of f32
 */
 #define _POSIX_C_SOURCE 200809L
 #include "core/base/alloc.h"
@@ -96,16 +96,17 @@ static void fill(arrays *a)
 int main(int argc, char **argv)
 {
     int rounds = 21;
-    size_t mib = 100; /* beyond the caches */
+    size_t kib = 100 << 10; /* beyond the caches */
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--rounds") == 0) rounds = atoi(argv[i + 1]);
-        if (strcmp(argv[i], "--mib") == 0) mib = (size_t)atoi(argv[i + 1]);
+        if (strcmp(argv[i], "--mib") == 0) kib = (size_t)atoi(argv[i + 1]) << 10;
+        if (strcmp(argv[i], "--kib") == 0) kib = (size_t)atoi(argv[i + 1]);
     }
-    if (rounds < 1 || rounds > ROUNDS_MAX || mib < 1 || mib > 1024) {
-        fprintf(stderr, "hook_bench: rounds are 1 to %d, MiB 1 to 1024\n", ROUNDS_MAX);
+    if (rounds < 1 || rounds > ROUNDS_MAX || kib < 1 || kib > 1024 << 10) {
+        fprintf(stderr, "hook_bench: rounds are 1 to %d, arrays 1 KiB to 1024 MiB\n", ROUNDS_MAX);
         return 2;
     }
-    arrays a = {.numel = mib << 18};
+    arrays a = {.numel = kib << 8};
     cddp_error err = CDDP_ERROR_INIT;
     a.x = malloc(a.numel * sizeof *a.x);
     a.y = malloc(a.numel * sizeof *a.y);
@@ -126,7 +127,7 @@ int main(int argc, char **argv)
             phases[i].run(&a);
             if (r >= 0) phases[i].times[r] = (double)(cd_os_now_ns() - from);
         }
-    printf("%zu MiB of f32, %d rounds; the bins in use are %lld, %s\n", mib, rounds, (long long)rows,
+    printf("%zu KiB of f32, %d rounds; the bins in use are %lld, %s\n", kib, rounds, (long long)rows,
            a.bins.spilled ? "some sums needed more than an f64" : "every sum fitted an f64");
     for (size_t i = 0; i < PHASES; i++) {
         printf("  %-26s %9.3f ms", phases[i].name, best(&phases[i], rounds) * 1e-6);

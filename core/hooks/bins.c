@@ -11,7 +11,8 @@
 ** Locally a double is a window of 53 bits that almost always suffices: an addition of a 24-bit number is exact unless
 ** sum and addend lie more than 29 binades apart. Where it is not, the sum moves on and Knuth's error term goes into
 *bins
-** of its own, so the pair is exact again. f64 has no such window: it always goes into bins.
+** of its own, so the pair is exact again. f64 has no such window: it always goes into bins. Whether additions were exact the
+** portable kernel finds by undoing them; where the processor's own flag can be read, one look at it serves a whole block.
 **
 ** Note [One rounding]
 ** The digits of a sum are not unique, their value is. It is evaluated in f64 together with a bound of the error; if
@@ -27,8 +28,12 @@
 
 #include <math.h>
 #include <string.h>
+#if defined(__GNUC__) && defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #define BLOCK 256
+#define LINE 8 /* doubles in a cache line */
 #define BITS CD_BINS_DIGIT_BITS
 #define BINS_MAX 96 /* of f64: bins -45 … 43, and room for a quotient below and carries above */
 #define POSITIVE 1
@@ -185,6 +190,8 @@ static size_t bin_count(cddp_dtype dtype)
     ROUND_BLOCK(round_##suffix, attributes)
 
 typedef struct kernels {
+    uint32_t (*watch_begin)(void); /* around additions: takes the processor's flags, and gives them back */
+    void (*watch_end)(uint32_t flags);
     bool (*add)(double *high, const float *x, size_t count);
     void (*scan)(const uint32_t *x, size_t count, uint32_t *least, uint32_t *largest);
     void (*ends)(const double *x, size_t count, double *least, double *largest);
@@ -195,23 +202,73 @@ typedef struct kernels {
 } kernels;
 #define TABLE(suffix)                                                                                                  \
     {                                                                                                                  \
-        add_##suffix, scan_##suffix, ends_##suffix, fits_##suffix, cut_##suffix, join_##suffix, round_##suffix         \
+        watch_begin_##suffix, watch_end_##suffix, add_##suffix, scan_##suffix, ends_##suffix, fits_##suffix, cut_##suffix, join_##suffix, round_##suffix         \
     }
+
+static uint32_t watch_begin_plain(void) { return 0; }
+static void watch_end_plain(uint32_t flags) { (void)flags; }
 
 KERNELS(plain, )
 static const kernels plain_kernels = TABLE(plain);
 #if VECTOR_KERNELS
+#define add_avx2 add_avx2_undoing
 KERNELS(avx2, TARGET("avx2"))
+#undef add_avx2
+
+/* Note [One flag for a block]: an exact addition raises nothing and an inexact one always raises INEXACT, which stays until somebody
+** clears it. Cleared before a block and still clear after it means that every addition was exact. Infinities and NaN raise nothing
+** either, so they are looked for. The barriers keep additions on their side: what is stored before one has been computed. */
+#define INEXACT ((uint32_t)_MM_EXCEPT_INEXACT)
+#define FENCE() __asm__ volatile("" : : : "memory")
+
+static uint32_t watch_begin_avx2(void)
+{
+    const uint32_t flags = _mm_getcsr();
+    _mm_setcsr(flags & ~INEXACT);
+    return flags;
+}
+
+static void watch_end_avx2(uint32_t flags) { _mm_setcsr(_mm_getcsr() | (flags & INEXACT)); }
+
+TARGET("avx2") static bool add_avx2(double *restrict high, const float *restrict x, size_t count)
+{
+    const __m256i sign = _mm256_set1_epi32(0x7fffffff), largest = _mm256_set1_epi32(0x7f7fffff);
+    const size_t whole = count - count % 8;
+    __m256i special = _mm256_setzero_si256();
+    _Alignas(32) double before[BLOCK];
+    FENCE();
+    for (size_t i = 0; i < whole; i += 8) {
+        __m256i bits = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
+        __m256d low = _mm256_loadu_pd(high + i), up = _mm256_loadu_pd(high + i + 4);
+        special = _mm256_or_si256(special, _mm256_cmpgt_epi32(_mm256_and_si256(bits, sign), largest));
+        _mm256_storeu_pd(before + i, low);
+        _mm256_storeu_pd(before + i + 4, up);
+        _mm256_storeu_pd(high + i, _mm256_add_pd(low, _mm256_cvtps_pd(_mm_loadu_ps(x + i))));
+        _mm256_storeu_pd(high + i + 4, _mm256_add_pd(up, _mm256_cvtps_pd(_mm_loadu_ps(x + i + 4))));
+    }
+    FENCE();
+    const uint32_t flags = _mm_getcsr();
+    const bool exact = (flags & INEXACT) == 0 && _mm256_testz_si256(special, special) != 0;
+    if (exact && add_avx2_undoing(high + whole, x + whole, count - whole)) return true;
+    memcpy(high, before, whole * sizeof *before);
+    FENCE();
+    _mm_setcsr(_mm_getcsr() & ~INEXACT);
+    return false;
+}
+
 static const kernels avx2_kernels = TABLE(avx2);
 #endif
 
-static const kernels *get_kernels(void)
+static const kernels *get_kernels_of(cd_isa isa)
 {
 #if VECTOR_KERNELS
-    if (__builtin_cpu_supports("avx2")) return &avx2_kernels;
+    if (isa != CD_ISA_PORTABLE) return &avx2_kernels; /* wider ones bring nothing: memory and casts are the limit */
 #endif
+    (void)isa;
     return &plain_kernels;
 }
+
+static const kernels *get_kernels(void) { return get_kernels_of(cd_isa_best()); }
 
 /* Elements first … first + count - 1 as f32; scratch where they are not. */
 static const float *widen(cddp_dtype dtype, const void *values, int64_t first, size_t count, float *scratch)
@@ -404,13 +461,17 @@ static void join_element(cd_bins_span *span, int64_t *bins, size_t count, int fi
 
 /* ---- adding up ---- */
 
+/* The first element at the beginning of a cache line: a vector across two lines takes twice as long to store. */
+static double *line_of(double *sums) { return sums != NULL ? sums + (LINE - (uintptr_t)sums / sizeof *sums % LINE) % LINE : NULL; }
+
 cddp_status cd_bins_init(cd_bins *bins, const cddp_allocator *allocator, cddp_dtype dtype, int64_t numel,
                          cddp_error *err)
 {
-    cd_bins b = {.allocator = allocator, .dtype = dtype, .numel = numel};
-    b.high = cd_allocate_array(allocator, (size_t)numel + 1, sizeof *b.high);
+    cd_bins b = {.allocator = allocator, .dtype = dtype, .isa = cd_isa_best(), .numel = numel};
+    b.sums = cd_allocate_array(allocator, (size_t)numel + LINE, sizeof *b.sums);
     b.scratch = cd_allocate_array(allocator, BLOCK, sizeof *b.scratch);
-    if (b.high == NULL || b.scratch == NULL) {
+    b.high = line_of(b.sums);
+    if (b.sums == NULL || b.scratch == NULL) {
         cd_bins_fini(&b);
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the bins of %lld elements", (long long)numel);
     }
@@ -421,8 +482,8 @@ cddp_status cd_bins_init(cd_bins *bins, const cddp_allocator *allocator, cddp_dt
 
 void cd_bins_fini(cd_bins *bins)
 {
-    if (bins->scratch == NULL && bins->high == NULL) return;
-    cd_release(bins->allocator, bins->high, ((size_t)bins->numel + 1) * sizeof *bins->high);
+    if (bins->scratch == NULL && bins->sums == NULL) return;
+    cd_release(bins->allocator, bins->sums, ((size_t)bins->numel + LINE) * sizeof *bins->sums);
     cd_release(bins->allocator, bins->scratch, BLOCK * sizeof *bins->scratch);
     cd_release(bins->allocator, bins->spill, (size_t)bins->numel * bins->spill_bins * sizeof *bins->spill);
     *bins = (cd_bins){.dtype = CDDP_DTYPE_COUNT};
@@ -469,21 +530,25 @@ static void add_slowly(cd_bins *bins, int64_t i, double x)
 
 cddp_status cd_bins_add(cd_bins *bins, const void *values, cddp_error *err)
 {
-    const kernels *k = get_kernels();
+    const kernels *k = get_kernels_of(bins->isa);
     bins->count++;
     if (bins->dtype == CDDP_F64) {
         CD_TRY(make_spill(bins, err));
         for (int64_t i = 0; i < bins->numel; i++) add_slowly(bins, i, ((const double *)values)[i]);
         return CDDP_OK;
     }
+    cddp_status status = CDDP_OK;
+    const uint32_t flags = k->watch_begin();
     for (int64_t first = 0; first < bins->numel; first += BLOCK) {
         size_t count = block_at(first, bins->numel);
         const float *x = widen(bins->dtype, values, first, count, (float *)(void *)bins->scratch);
         if (k->add(bins->high + first, x, count)) continue;
-        CD_TRY(make_spill(bins, err));
+        CD_TRY_OUT(make_spill(bins, err));
         for (size_t i = 0; i < count; i++) add_slowly(bins, first + (int64_t)i, (double)x[i]);
     }
-    return CDDP_OK;
+out:
+    k->watch_end(flags);
+    return status;
 }
 
 /* The finite parts of element i. */

@@ -12,6 +12,7 @@
 #pragma once
 #include "cddp/alloc.h"
 #include "cddp/tensor.h"
+#include "core/tensor/linalg.h"
 
 #define CD_BINS_DIGIT_BITS 24
 #define CD_BINS_RANKS_MAX 255 /* 255 digits of at most 2^23 stay below 2^31 */
@@ -31,7 +32,9 @@ static inline int64_t cd_bins_rows(const cd_bins_span *span)
 typedef struct cd_bins {
     const cddp_allocator *allocator;
     cddp_dtype dtype;
+    cd_isa isa; /* which kernels add; all give the same bits */
     int64_t numel;
+    double *sums;   /* (numel and a cache line) where high lies */
     double *high;   /* (numel) what a double holds exactly; all that ever is there for sums of a few binades */
     int64_t *spill; /* (numel · spill_bins) the rest, in bins; NULL until something did not fit */
     size_t spill_bins;

@@ -3,12 +3,14 @@
 #include "tests/support/test.h"
 
 #include "core/base/alloc.h"
+#include "core/base/hash.h"
 #include "core/base/prng.h"
 #include "core/hooks/bins.h"
 #include "core/hooks/host.h"
 #include "core/oracle/wide_sum.h"
 #include "core/tensor/dtype.h"
 
+#include <fenv.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,6 +165,57 @@ TEST(bins, what_is_special_comes_out_as_ieee_addition_has_it)
     assert_false(signbit(mean_of((float[]){-0.0f, -0.0f}, 2, 2)));
 }
 
+/* A digest of every sum and of what did not fit, after three additions of numbers like these. */
+static uint64_t digest_of(cddp_dtype dtype, cd_isa isa, int spread, float special)
+{
+    contributions *c = draw(dtype, 3, spread, 11);
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_bins bins;
+    if (special != 0) cd_element_set(dtype, at(c, 1, 300), (double)special);
+    assert_ok(cd_bins_init(&bins, NULL, dtype, c->numel, &err), &err);
+    bins.isa = isa;
+    for (uint32_t k = 0; k < c->count; k++) assert_ok(cd_bins_add(&bins, c->values[k], &err), &err);
+    uint64_t digest = cd_hash64(bins.high, (size_t)c->numel * sizeof *bins.high, bins.spilled * 2u + bins.special);
+    if (bins.spilled) digest = cd_hash64(bins.spill, (size_t)c->numel * bins.spill_bins * sizeof *bins.spill, digest);
+    if (dtype == CDDP_F32 && special == 0 && spread != 28) assert_int_equal(bins.spilled, spread > 28);
+    cd_bins_fini(&bins);
+    free(c);
+    return digest;
+}
+
+TEST(bins, every_instruction_set_adds_to_the_same_bits)
+{
+    static const int spreads[] = {8, 28, 60}; /* all exact; nearly so; many that do not fit a double */
+    for (size_t d = 0; d < 4; d++)
+        for (size_t i = 0; i < 3; i++)
+            for (int isa = CD_ISA_AVX2; isa < CD_ISA_COUNT; isa++) {
+                if (!cd_isa_is_available((cd_isa)isa)) continue;
+                for (int special = 0; special < 3; special++) {
+                    float odd = special == 0 ? 0 : special == 1 ? INFINITY : NAN;
+                    cd_test_row("%s, spread %d, instruction set %d, with %g", cddp_dtype_name(dtypes[d]), spreads[i], isa, (double)odd);
+                    assert_true(digest_of(dtypes[d], (cd_isa)isa, spreads[i], odd) == digest_of(dtypes[d], CD_ISA_PORTABLE, spreads[i], odd));
+                }
+            }
+}
+
+/* Whoever watches for rounding around a whole reduction sees what was there before. */
+TEST(bins, leave_the_inexact_flag_as_they_found_it)
+{
+    float values[16];
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_bins bins;
+    for (int i = 0; i < 16; i++) values[i] = (float)i;
+    assert_ok(cd_bins_init(&bins, NULL, CDDP_F32, 16, &err), &err);
+    for (int raised = 0; raised < 2; raised++) {
+        feclearexcept(FE_INEXACT);
+        if (raised) feraiseexcept(FE_INEXACT);
+        assert_ok(cd_bins_add(&bins, values, &err), &err);
+        assert_int_equal(fetestexcept(FE_INEXACT) != 0, raised);
+    }
+    feclearexcept(FE_INEXACT);
+    cd_bins_fini(&bins);
+}
+
 TEST(bins, ends_of_the_range_are_exact)
 {
     float most = 0x1.fffffep127f, least = 0x1p-149f;
@@ -179,4 +232,5 @@ TEST(bins, ends_of_the_range_are_exact)
 }
 
 TEST_MAIN(ROW(bins, every_number_of_parts_gives_the_same_bits), ROW(bins, numbers_added_once_take_the_same_way),
-          ROW(bins, what_is_special_comes_out_as_ieee_addition_has_it), ROW(bins, ends_of_the_range_are_exact))
+          ROW(bins, what_is_special_comes_out_as_ieee_addition_has_it), ROW(bins, every_instruction_set_adds_to_the_same_bits),
+          ROW(bins, leave_the_inexact_flag_as_they_found_it), ROW(bins, ends_of_the_range_are_exact))
