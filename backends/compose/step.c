@@ -251,6 +251,15 @@ static void inner_release(cd_step_group *g, cd_step_work *w)
     w->inner = NULL;
 }
 
+/* Whom the step in flight waits for, as the inner backend tells it; nothing when there is none. */
+static void describe_inner(const cd_step_group *g, const cd_step_work *w, char *text, size_t text_bytes)
+{
+    if (text_bytes > 0) text[0] = '\0';
+    if (w->inner == NULL) return;
+    const cd_inner *inner = &g->inner[w->inner_index];
+    if (inner->table->describe != NULL) inner->table->describe(inner->group, w->inner, text, text_bytes);
+}
+
 /* Ends a work; a failure of one whose later steps are missing breaks the group (P3). */
 static void work_end(cd_step_group *g, cd_step_work *w, cddp_status outcome, cddp_error *err)
 {
@@ -262,6 +271,7 @@ static void work_end(cd_step_group *g, cd_step_work *w, cddp_status outcome, cdd
     w->outcome = outcome;
     if (outcome != CDDP_OK) snprintf(w->words, sizeof w->words, "%.*s", (int)sizeof w->words - 1, err->message);
     if (outcome != CDDP_OK && !w->last) group_break(g, outcome, w->words);
+    if (outcome != CDDP_OK) describe_inner(g, w, w->who, sizeof w->who);
     inner_release(g, w);
     queue_remove(g, w);
 }
@@ -416,12 +426,11 @@ static cddp_status step_abort(void *group, const char *reason, cddp_error *err)
 
 static void step_describe(void *group, void *work, char *text, size_t text_bytes)
 {
-    const cd_step_group *g = group;
     const cd_step_work *w = work;
-    if (text_bytes > 0) text[0] = '\0';
-    if (w->inner == NULL) return;
-    const cd_inner *inner = &g->inner[w->inner_index];
-    if (inner->table->describe != NULL) inner->table->describe(inner->group, w->inner, text, text_bytes);
+    if (w->ended)
+        snprintf(text, text_bytes, "%s", w->who); /* its step is given back */
+    else
+        describe_inner(group, w, text, text_bytes);
 }
 
 void cd_step_fill_table(cddp_backend *table)

@@ -58,6 +58,7 @@ struct cd_step_work {
     uint64_t number;      /* which operation of this rank in this group */
     cddp_status outcome;
     char words[CDDP_ERROR_MESSAGE_BYTES / 2];
+    char who[160]; /* of a failure: whom the step in flight waited for */
 };
 
 struct cd_step_group {

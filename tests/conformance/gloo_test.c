@@ -152,6 +152,8 @@ static cddp_status battery_of_one(cddp_group *group, cddp_error *err)
     return battery(group, CDDP_DTYPE_BIT(CDDP_F32), err);
 }
 
+/* TI-L-01, TI-L-02: sums, broadcasts, barriers, messages and exchanges of unequal shares over as many as four ranks, against
+** results that the battery computes by itself. */
 TEST(gloo, passes_the_battery_with_its_own_algorithms)
 {
     static const struct {

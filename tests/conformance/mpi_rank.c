@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank of the battery over MPI; mpirun starts it. Exit 0: every row passed and the guard saw a planted
+/* One rank of the battery over MPI (TI-L-05); mpirun starts it. Exit 0: every row passed and the guard saw a planted
 ** size mismatch on every rank. */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/comm.h"

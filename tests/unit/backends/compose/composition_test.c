@@ -101,6 +101,7 @@ static cddp_status battery(trial *t, cddp_group *group, cddp_error *err)
     return first[0] == '\0' ? CDDP_OK : cddp_error_set(err, CDDP_E_MISMATCH, "%s", first);
 }
 
+/* TI-J-10: what is wrapped does all that it did before. */
 TEST(composition, every_kind_and_nesting_passes_the_battery)
 {
     static const char *const specs[] = {"cpu:sim",
@@ -220,6 +221,7 @@ static cddp_status misuse(trial *t, cddp_group *group, cddp_error *err)
     return CDDP_OK;
 }
 
+/* TI-M-15: other reductions and other roots too, which PyTorch's debug wrapper was seen to miss. */
 TEST(check, names_the_rank_that_differs_on_every_rank_before_anything_moves)
 {
     for (int plant = 0; plant < PLANTS; plant++) {
@@ -254,6 +256,114 @@ TEST(check, finds_the_same_afterwards)
             assert_fails(t.f.results[r].status, CDDP_E_MISMATCH, &t.f.results[r].error, plant_words[plants[i]]);
         }
     }
+}
+
+/* TI-J-06, TI-J-07: PyTorch's debug wrapper does what check: does. The number of the operation is told, however many went
+** well before; without the comparison nobody says who called what. */
+static cddp_status late_misuse(trial *t, cddp_group *group, cddp_error *err)
+{
+    float x[4] = {1, 2, 3, 4};
+    const int64_t n = 4;
+    const cddp_tensor four = cddp_tensor_of(cddp_device_cpu(), x, 0, CDDP_F32, &n, 1);
+    for (int k = 0; k < 499; k++) {
+        cddp_work *work = NULL;
+        CD_TRY(cddp_group_allreduce(group, &four, CDDP_RED_MAX, &work, err));
+        CD_TRY(cddp_work_wait(work, 0, err));
+    }
+    return misuse(t, group, err); /* a barrier first */
+}
+
+TEST(check, tells_the_number_of_an_operation_after_five_hundred_good_ones)
+{
+    static const int plants[] = {OTHER_OP, OTHER_COUNT};
+    for (size_t i = 0; i < 2; i++)
+        for (int checked = 0; checked < 2; checked++) {
+            trial t = {.spec = checked ? "check:sim" : "sim", .size = RANKS, .body = late_misuse, .plant = plants[i], .timeout_ns = 1000000000};
+            trial_run(&t);
+            for (uint32_t r = 0; r < RANKS; r++) {
+                const char *message = t.f.results[r].error.message;
+                cd_test_row("%s, plant %d, rank %u: %s", t.spec, plants[i], r, message);
+                if (!checked) {
+                    assert_null(strstr(message, "calls"));
+                    continue;
+                }
+                assert_fails(t.f.results[r].status, CDDP_E_MISMATCH, &t.f.results[r].error, "(collective 500)");
+                assert_non_null(strstr(message, plants[i] == OTHER_OP ? "rank 2 calls broadcast(root 0, 4 x f32) where rank 0 calls allreduce(sum, 4 x f32)"
+                                                                      : plant_words[OTHER_COUNT]));
+            }
+        }
+}
+
+/* TI-J-01, TI-J-02, TI-J-03, TI-J-05: a barrier that everybody reaches, then one, or a reduction, that some do not reach. At the
+** time-out every rank that came names all that did not, by their ranks in the world, also in a group of some of them. Who gives
+** up later than another one misses that one too. */
+typedef struct absence {
+    const char *operation; /* as a message calls it */
+    uint32_t absent;       /* bit per rank */
+    bool reduces, in_subgroup; /* the group of the last three ranks */
+    const char *first;     /* what the first one to give up waits for */
+} absence;
+
+static const absence absences[] = {{"barrier #1 of group 'world'", 0, false, false, NULL},
+                                   {"barrier #1 of group 'world'", 1u << 1, false, false, "it waits for rank 1"},
+                                   {"barrier #1 of group 'world'", 1u << 1 | 1u << 3, false, false, "it waits for ranks 1, 3"},
+                                   {"barrier #1 of group 'world'", 1u << 0, false, false, "it waits for rank 0"},
+                                   {"allreduce #1 of group 'world'", 1u << 1, true, false, "it waits for rank 1"},
+                                   {"barrier #0 of group 'three'", 1u << 2, false, true, "it waits for rank 2"}};
+
+static cddp_status stay_away(trial *t, cddp_group *world, cddp_error *err)
+{
+    static const uint32_t last_three[3] = {1, 2, 3};
+    const absence *a = &absences[t->plant];
+    const uint32_t me = cddp_group_rank(world);
+    const cddp_group_subset subset = {.size = sizeof subset, .name = "three", .member_count = 3, .members = last_three};
+    cddp_group *own = NULL;
+    cddp_status status = CDDP_OK;
+    CD_TRY(cddp_group_barrier(world, err));
+    if (a->in_subgroup && me == 0) return CDDP_OK;
+    if (a->in_subgroup) CD_TRY(cddp_group_create_subset(world, &subset, &own, err));
+    if ((a->absent >> me & 1u) != 0) {
+        /* Not this one. */
+    } else if (a->reduces) {
+        const int64_t n = 4;
+        const cddp_tensor four = cddp_tensor_of(cddp_device_cpu(), t->out[me], 0, CDDP_F32, &n, 1);
+        cddp_work *work = NULL;
+        status = cddp_group_allreduce(world, &four, CDDP_RED_SUM, &work, err);
+        if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    } else {
+        status = cddp_group_barrier(own != NULL ? own : world, err);
+    }
+    cddp_group_destroy(own);
+    return status;
+}
+
+static void assert_absent_named(const trial *t, const absence *a, uint32_t r)
+{
+    const char *message = t->f.results[r].error.message;
+    bool is_first = true, is_there = (a->absent >> r & 1u) == 0 && !(a->in_subgroup && r == 0);
+    cd_test_row("%s, %s without %x, rank %u: %s", t->spec, a->operation, a->absent, r, message);
+    assert_int_equal(t->f.results[r].end, CDDP_RANK_RETURNED);
+    assert_int_equal(t->f.results[r].status, is_there && a->absent != 0 ? CDDP_E_TIMEOUT : CDDP_OK);
+    if (t->f.results[r].status == CDDP_OK) return;
+    assert_non_null(strstr(message, a->operation));
+    const char *who = strstr(message, "it waits for rank");
+    assert_non_null(who);
+    for (uint32_t other = a->in_subgroup; other < RANKS; other++) {
+        if ((a->absent >> other & 1u) != 0) assert_non_null(strchr(who, (int)('0' + other)));
+        else is_first = is_first && other >= r;
+    }
+    if (is_first) assert_string_equal(who, a->first);
+}
+
+TEST(composition, whoever_does_not_come_is_named_by_everybody_who_came)
+{
+    static const char *const specs[3] = {"sim", "check:sim", "rr:2:sim"};
+    for (int plant = 0; plant < (int)(sizeof absences / sizeof absences[0]); plant++)
+        for (int k = 0; k < 3; k++) {
+            trial t = {.spec = specs[k], .size = RANKS, .body = stay_away, .plant = plant, .timeout_ns = 100000000};
+            trial_run(&t);
+            for (uint32_t r = 0; r < RANKS; r++) assert_absent_named(&t, &absences[plant], r);
+        }
 }
 
 /* A broadcast that one rank labels otherwise is the last operation: nobody is left to be told but `late`. */
@@ -545,7 +655,8 @@ TEST(composition, a_steady_state_allocates_nothing)
 
 TEST_MAIN(ROW(composition, every_kind_and_nesting_passes_the_battery), ROW(composition, declares_what_its_numerics_are),
           ROW(check, names_the_rank_that_differs_on_every_rank_before_anything_moves),
-          ROW(check, finds_the_same_afterwards), ROW(check, what_is_found_at_the_end_is_not_lost),
+          ROW(check, finds_the_same_afterwards), ROW(check, tells_the_number_of_an_operation_after_five_hundred_good_ones),
+          ROW(composition, whoever_does_not_come_is_named_by_everybody_who_came), ROW(check, what_is_found_at_the_end_is_not_lost),
           ROW(check, names_the_rank_whose_result_was_corrupted), ROW(fault, the_same_seed_strikes_in_the_same_way),
           ROW(fault, a_lost_operation_and_a_death_end_with_words),
           ROW(composition, works_may_be_waited_for_in_any_order), ROW(spec, says_where_and_what_was_meant),
