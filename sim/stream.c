@@ -65,7 +65,7 @@ static void dev_release(const cddp_device *table, cddp_dtype dtype, int64_t nume
         d->regions = r;
         return;
     }
-    CD_ASSERT(!"storage of another device");
+    CD_UNREACHABLE("storage of another device");
 }
 
 /* What the host knows from here on; point -1: everything that was queued on the stream so far. */

@@ -5,6 +5,7 @@
 
 #include "core/base/alloc.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 void cd_agree_init(cd_agree *agree, const cddp_allocator *allocator)
@@ -15,6 +16,7 @@ void cd_agree_init(cd_agree *agree, const cddp_allocator *allocator)
 
 void cd_agree_fini(cd_agree *agree)
 {
+    cd_release(agree->entries.allocator, agree->splits, agree->splits_capacity * sizeof *agree->splits);
     cd_release(agree->entries.allocator, agree->overflow, agree->overflow_capacity * sizeof *agree->overflow);
     cd_table_fini(&agree->entries);
 }
@@ -30,6 +32,20 @@ static void vote(cd_variant *v, const cddp_event *event)
     if (event->rank < 64) v->mask |= UINT64_C(1) << event->rank;
 }
 
+static void note_place(cd_agree_entry *entry, const cddp_event *event)
+{
+    bool is_first = entry->voters == 1;
+    if (is_first || event->step < entry->step ||
+        (event->step == entry->step && event->micro_step < entry->micro_step)) {
+        entry->step = event->step;
+        entry->micro_step = event->micro_step;
+    }
+    if (is_first || event->rank < entry->teller) {
+        entry->teller = event->rank;
+        entry->sequence = event->sequence;
+    }
+}
+
 bool cd_agree_push(cd_agree *agree, const cd_statement *statement, const cddp_event *event)
 {
     int64_t data[CD_STATEMENT_WORDS] = {0};
@@ -38,11 +54,8 @@ bool cd_agree_push(cd_agree *agree, const cd_statement *statement, const cddp_ev
     if (entry == NULL) return true;
     entry->voters++;
     if (entry->voters == 2) agree->shared_count++;
-    if (entry->voters == 1) {
-        entry->step = event->step;
-        entry->micro_step = event->micro_step;
-        memcpy(entry->first.data, data, sizeof data);
-    }
+    if (entry->voters == 1) memcpy(entry->first.data, data, sizeof data);
+    note_place(entry, event);
     cd_variant *v = &entry->first;
     while (memcmp(v->data, data, sizeof data) != 0) {
         if (v->next == 0) {
@@ -117,20 +130,51 @@ static void describe_split(const cd_agree *agree, size_t position, cd_split *spl
     split->odd = *odd;
 }
 
-bool cd_agree_next(const cd_agree *agree, size_t *cursor, cd_split *split)
+/* One entry on the way through qsort, which has no context of its own. */
+typedef struct sorted_split {
+    uint64_t sequence;
+    uint32_t step, micro_step, teller;
+    size_t position;
+} sorted_split;
+
+static int compare_splits(const void *a, const void *b)
 {
-    if (agree->split_count == 0) return false;
-    while (*cursor < agree->entries.count) {
-        size_t position = (*cursor)++;
-        const cd_agree_entry *entry = cd_table_value(&agree->entries, position);
-        if (entry->first.next == 0 || entry->voters == 0) continue;
-        describe_split(agree, position, split);
-        return true;
-    }
-    return false;
+    const sorted_split *x = a, *y = b;
+    if (x->step != y->step) return x->step < y->step ? -1 : 1;
+    if (x->micro_step != y->micro_step) return x->micro_step < y->micro_step ? -1 : 1;
+    if (x->teller != y->teller) return x->teller < y->teller ? -1 : 1;
+    if (x->sequence != y->sequence) return x->sequence < y->sequence ? -1 : 1;
+    return x->position < y->position ? -1 : 1; /* one event spoke under both, in this order */
 }
 
-bool cd_agree_next_step(const cd_agree *agree, size_t *cursor, cd_split *split, uint64_t *count)
+static void sort_splits(cd_agree *agree)
+{
+    const cddp_allocator *allocator = agree->entries.allocator;
+    const size_t count = (size_t)agree->split_count;
+    agree->splits_sorted = 0;
+    if (!cd_vec_grow(allocator, (void **)&agree->splits, &agree->splits_capacity, count, sizeof *agree->splits)) return;
+    sorted_split *sorted = cd_allocate_array(allocator, count, sizeof *sorted);
+    if (sorted == NULL) return;
+    for (size_t i = 0; i < agree->entries.count; i++) {
+        const cd_agree_entry *e = cd_table_value(&agree->entries, i);
+        if (e->first.next == 0 || e->voters == 0) continue;
+        sorted[agree->splits_sorted++] = (sorted_split){e->sequence, e->step, e->micro_step, e->teller, i};
+    }
+    qsort(sorted, agree->splits_sorted, sizeof *sorted, compare_splits);
+    for (size_t i = 0; i < agree->splits_sorted; i++) agree->splits[i] = sorted[i].position;
+    cd_release(allocator, sorted, count * sizeof *sorted);
+}
+
+bool cd_agree_next(cd_agree *agree, size_t *cursor, cd_split *split)
+{
+    if (agree->split_count == 0) return false;
+    if (*cursor == 0) sort_splits(agree);
+    if (*cursor >= agree->splits_sorted) return false;
+    describe_split(agree, agree->splits[(*cursor)++], split);
+    return true;
+}
+
+bool cd_agree_next_step(cd_agree *agree, size_t *cursor, cd_split *split, uint64_t *count)
 {
     if (!cd_agree_next(agree, cursor, split)) return false;
     *count = 1;

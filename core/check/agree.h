@@ -27,9 +27,12 @@ typedef struct cd_variant {
     uint32_t next;     /* position + 1 in the overflow list; 0: none */
 } cd_variant;
 
+/* Place and teller do not depend on which rank spoke first: real processes speak in whatever order they run. */
 typedef struct cd_agree_entry {
     cd_variant first;
-    uint32_t step, micro_step;
+    uint64_t sequence;         /* of the teller's event */
+    uint32_t teller;           /* the least rank that spoke */
+    uint32_t step, micro_step; /* the earliest place at which one spoke */
     uint32_t authority; /* rank + 1; 0: none */
     uint32_t voters;
 } cd_agree_entry;
@@ -38,6 +41,8 @@ typedef struct cd_agree {
     cd_table entries;     /* of cd_agree_entry */
     cd_variant *overflow; /* (overflow_count) */
     size_t overflow_count, overflow_capacity;
+    size_t *splits; /* (splits_sorted) positions of the entries on which they differ, for the walk */
+    size_t splits_sorted, splits_capacity;
     uint64_t shared_count; /* keys on which at least two ranks spoke */
     uint64_t split_count;  /* keys on which they differ */
 } cd_agree;
@@ -68,8 +73,9 @@ typedef struct cd_split {
     bool has_culprit;
 } cd_split;
 
-/* Walks the disagreements in order of their keys' first appearance. *cursor starts at 0. */
-bool cd_agree_next(const cd_agree *agree, size_t *cursor, cd_split *split);
+/* Walks the disagreements in order of place, then as the least rank came to them. *cursor starts at 0; nothing is pushed
+** during a walk. */
+bool cd_agree_next(cd_agree *agree, size_t *cursor, cd_split *split);
 
 /* The same, one result per step and micro-step: the first disagreement of it, and in *count how many there are. */
-bool cd_agree_next_step(const cd_agree *agree, size_t *cursor, cd_split *split, uint64_t *count);
+bool cd_agree_next_step(cd_agree *agree, size_t *cursor, cd_split *split, uint64_t *count);

@@ -27,8 +27,10 @@ typedef struct rank_facts {
     bool is_waiting, has_ended, has_given_up, has_timed_out, is_struck, is_known;
 } rank_facts;
 
+/* As the least rank posted it: where ranks differ, I-ORDER says so. */
 typedef struct operation {
     int64_t data[5];
+    int64_t teller; /* + 1 */
 } operation;
 
 typedef struct state {
@@ -57,7 +59,8 @@ static void take_post(state *s, const cddp_event *e)
     member *m = cd_table_add(&s->members, CD_KEY(c->group, e->rank));
     operation *o = cd_table_add(&s->operations, CD_KEY(c->group, c->sequence));
     if (m != NULL && c->sequence + 1 > m->posted) m->posted = c->sequence + 1;
-    if (o != NULL) *o = (operation){{c->op, c->reduce_op, c->root, c->dtype, c->numel}};
+    if (o != NULL && (o->teller == 0 || e->rank < o->teller - 1))
+        *o = (operation){{c->op, c->reduce_op, c->root, c->dtype, c->numel}, (int64_t)e->rank + 1};
 }
 
 static void take_done(state *s, const cddp_event *e, rank_facts *r)

@@ -95,7 +95,8 @@ static void report_short(state *s, int64_t group)
     for (size_t i = 0; i < s->counts.count; i++) {
         const posted *p = cd_table_value(&s->counts, i);
         const cd_key *key = cd_table_key(&s->counts, i);
-        if (key->part[0] != group || p->count <= longest) continue;
+        bool is_longer = p->count > longest || (p->count == longest && key->part[1] < long_rank);
+        if (key->part[0] != group || p->count == 0 || !is_longer) continue;
         longest = p->count;
         long_rank = (uint32_t)key->part[1];
     }
@@ -106,7 +107,7 @@ static void report_short(state *s, int64_t group)
         if (key->part[0] != group || p->count >= longest || ended == NULL || *ended != 1) continue;
         if (key->part[1] < 64) mask |= UINT64_C(1) << key->part[1];
         short_count++;
-        if (p->count < shortest) {
+        if (p->count < shortest || (p->count == shortest && key->part[1] < short_rank)) {
             shortest = p->count;
             short_rank = (uint32_t)key->part[1];
         }

@@ -3,13 +3,15 @@
 **
 **     catalogue_test [--verbose] [--marks FILE] [--mutant CHECK] SCENARIO…
 **
-** A scenario fails when its verdict is not what it expects, or when its two runs differ in any event. With --marks,
+** A scenario fails when its verdict is not what it expects, when its two runs differ in any event, or when its findings
+** are others after the ranks' events came in another interleaving (core/check/check.h). With --marks,
 ** every coverage mark listed in the file must have been reached by some scenario. With --mutant, this program was
 ** built with a planted mistake: what scenarios expect does not count, and the first finding must be this check's.
 */
 #include "cddp/plugin.h"
 #include "cli/compose.h"
 #include "core/base/error.h"
+#include "core/check/check.h"
 #include "scenarios/reader/reader.h"
 
 #include <stdio.h>
@@ -69,7 +71,9 @@ static void print_verdict(const cddp_verdict *v)
     printf("\n    %llu events, %llu ns\n", (unsigned long long)v->event_count, (unsigned long long)v->time_ns);
 }
 
-static cddp_status run_once(const catalogue *c, const cddp_plan *plan, cddp_verdict **verdict, cddp_error *err)
+/* recorder: sees every event as well; NULL: none */
+static cddp_status run_once(const catalogue *c, const cddp_plan *plan, const cddp_trace_sink *recorder, cddp_verdict **verdict,
+                            cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_compose *compose = NULL;
@@ -78,6 +82,8 @@ static cddp_status run_once(const catalogue *c, const cddp_plan *plan, cddp_verd
     cddp_run_options run = cddp_run_options_default();
     cd_compose_fill(compose, &run);
     run.registry = c->registry;
+    run.sinks = &recorder;
+    run.sink_count = recorder != NULL ? 1 : 0;
     CD_TRY_OUT(cddp_run(&run, verdict, err));
 out:
     cd_compose_close(compose);
@@ -124,23 +130,97 @@ static bool judge_mutant(const catalogue *c, const char *path, const cddp_verdic
     return good;
 }
 
+/* ---- another interleaving ---- */
+
+typedef enum interleaving { BY_TIME, BY_RANK, BY_RANK_BACKWARDS, INTERLEAVINGS } interleaving;
+
+/* Rank after rank, what belongs to no rank first. */
+static void push_by_rank(const cd_memory_sink *trace, bool backwards, const cddp_trace_sink *sink)
+{
+    uint32_t ranks = 0;
+    for (size_t i = 0; i < trace->count; i++) {
+        const uint32_t rank = trace->events[i].rank;
+        ranks = rank != UINT32_MAX && rank >= ranks ? rank + 1 : ranks;
+    }
+    for (uint32_t turn = 0; turn <= ranks; turn++) {
+        const uint32_t rank = turn == 0 ? UINT32_MAX : backwards ? ranks - turn : turn - 1;
+        for (size_t i = 0; i < trace->count; i++) {
+            const cddp_event event = cd_memory_sink_get(trace, i);
+            if (event.rank == rank) sink->event(sink->self, &event);
+        }
+    }
+}
+
+static cddp_status judge_trace(const cd_memory_sink *trace, interleaving order, cd_judge **judge, cddp_error *err)
+{
+    CD_TRY(cd_judge_create(&(cd_judge_options){0}, judge, err));
+    if (order == BY_TIME) CD_TRY(cd_judge_push_trace(*judge, trace, err));
+    if (order != BY_TIME) push_by_rank(trace, order == BY_RANK_BACKWARDS, cd_judge_get_sink(*judge));
+    return cd_judge_end(*judge, err);
+}
+
+static bool is_same_finding(const cddp_finding *a, const cddp_finding *b)
+{
+    return strcmp(a->check, b->check) == 0 && strcmp(a->title, b->title) == 0 && strcmp(a->parameter, b->parameter) == 0 &&
+           strcmp(a->expected, b->expected) == 0 && strcmp(a->actual, b->actual) == 0 && a->rank == b->rank && a->peer == b->peer &&
+           a->ranks == b->ranks && a->step == b->step && a->micro_step == b->micro_step && a->bucket == b->bucket;
+}
+
+static bool is_same_judgement(const char *path, const cd_judge *a, const cd_judge *b)
+{
+    const size_t count = cd_judge_finding_count(a), others = cd_judge_finding_count(b);
+    for (size_t i = 0; i < count || i < others; i++) {
+        const cddp_finding *x = i < count ? cd_judge_get_finding(a, i) : NULL, *y = i < others ? cd_judge_get_finding(b, i) : NULL;
+        if (x != NULL && y != NULL && is_same_finding(x, y)) continue;
+        printf("FAIL %s: finding %zu depends on how the ranks' events interleave\n", path, i);
+        for (int k = 0; k < 2; k++) {
+            const cddp_finding *f = k == 0 ? x : y;
+            if (f != NULL)
+                printf("    %s %s step %u.%u rank %d peer %d bucket %d: %s\n      expected: %s\n      actual:   %s\n", k == 0 ? "first" : "then ",
+                       f->check, f->step, f->micro_step, f->rank, f->peer, f->bucket, f->title, f->expected, f->actual);
+        }
+        return false;
+    }
+    return true;
+}
+
+static bool judge_interleavings(const char *path, const cd_memory_sink *trace)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_judge *judges[INTERLEAVINGS] = {NULL};
+    bool good = true;
+    for (interleaving order = BY_TIME; good && order < INTERLEAVINGS; order++) {
+        if (judge_trace(trace, order, &judges[order], &err) != CDDP_OK) {
+            print_error(path, &err);
+            good = false;
+        } else if (order != BY_TIME) {
+            good = is_same_judgement(path, judges[BY_TIME], judges[order]);
+        }
+    }
+    for (interleaving order = BY_TIME; order < INTERLEAVINGS; order++) cd_judge_destroy(judges[order]);
+    return good;
+}
+
 static bool run_scenario(catalogue *c, const char *path)
 {
     const cd_reader_options reader = {.complain = print_complaint};
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
     cddp_verdict *first = NULL, *second = NULL;
+    cd_memory_sink trace;
     bool good = false;
-    if (cd_reader_read_file(&reader, path, &plan, &err) != CDDP_OK || run_once(c, plan, &first, &err) != CDDP_OK ||
-        run_once(c, plan, &second, &err) != CDDP_OK) {
+    cd_memory_sink_init(&trace, NULL);
+    if (cd_reader_read_file(&reader, path, &plan, &err) != CDDP_OK || run_once(c, plan, &trace.sink, &first, &err) != CDDP_OK ||
+        run_once(c, plan, NULL, &second, &err) != CDDP_OK) {
         print_error(path, &err);
     } else {
-        good = c->mutant != NULL ? judge_mutant(c, path, first) : judge_runs(c, path, first, second);
+        good = c->mutant != NULL ? judge_mutant(c, path, first) : judge_runs(c, path, first, second) && judge_interleavings(path, &trace);
         keep_marks(c, first);
     }
     cddp_verdict_destroy(first);
     cddp_verdict_destroy(second);
     cddp_plan_destroy(plan);
+    cd_memory_sink_fini(&trace);
     return good;
 }
 
