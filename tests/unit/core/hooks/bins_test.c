@@ -42,8 +42,8 @@ static contributions *draw(cddp_dtype dtype, uint32_t count, int spread, uint64_
     c->numel = NUMEL;
     for (uint32_t k = 0; k < count; k++)
         for (int64_t i = 0; i < c->numel; i++) {
-            double m = (double)cd_prng_between(&p, 0, UINT64_C(1) << 53) - 0x1p52;
-            cd_element_set(dtype, at(c, k, i), ldexp(m, -52 - (int)cd_prng_between(&p, 0, (uint64_t)spread)));
+            double m = (double)cd_prng_between(&p, 0, INT64_C(1) << 53) - 0x1p52;
+            cd_element_set(dtype, at(c, k, i), ldexp(m, -52 - (int)cd_prng_between(&p, 0, spread)));
         }
     return c;
 }
