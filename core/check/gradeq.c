@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-GRADEQ: after a synchronising backward every rank holds the same gradients, bit for bit, before anybody steps.
 **
-** Judged from   grad_final (presence and digest) across ranks by step, micro-step and parameter.
+** Judged from   grad_final (presence and digest) across ranks by step, micro-step and parameter; agreement, which narrows that
+**               to the ranks that must agree.
 ** Exercised     two ranks told the content of the same synchronised gradient.
 ** Blame         the odd ranks; with two ranks both.
 ** Limits        globally unused gradients were not synchronised and may differ (FIN-05). Where the backend does not
@@ -47,7 +48,8 @@ static void event(void *self, const cddp_event *e)
     if (!cd_scribe_has_equal_bits(&s->scribe, w->group)) return;
     if (g->digest != 0) s->has_digest = true;
     cd_agree_push(&s->gradients,
-                  &(cd_statement){.key = CD_KEY(e->step, e->micro_step, g->param, w->group),
+                  &(cd_statement){.key = CD_KEY(e->step, e->micro_step, g->param,
+                                                cd_scribe_get_block(&s->scribe, w->group, e->rank, CD_AGREED_GRADIENTS)),
                                   CD_SAYS(g->presence, g->digest, g->bucket)},
                   e);
 }
@@ -82,7 +84,7 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_grad_final};
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_agreement, CDDP_EV_grad_final};
 
 CD_CHECK_TABLE(
     gradeq, "I-GRADEQ", "synchronised gradients are equal on all ranks",

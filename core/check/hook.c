@@ -5,7 +5,8 @@
 ** Judged from   hook_call and hook_done between two finalised backwards; bucket_layout for which bucket is last;
 **               hook_law (a quantity the hook states itself, with its allowed distance; or the n-th of each rank, summed
 **               over the ranks); compare events of link 9;
-**               hook_done digests across ranks where the backend promises equal bits.
+**               hook_done digests across ranks where the backend promises equal bits; agreement, which narrows that to the
+**               ranks that must agree.
 ** Exercised     a hook call completed.
 ** Blame         the rank and the bucket; for a law the rank that broke it, none where it is over all ranks.
 ** Limits        calls with the zeros of a joined rank have no window and are left out. The first pass of a static graph
@@ -123,7 +124,9 @@ static void take_done(state *s, const cddp_event *e, rank_facts *r)
     s->completed++;
     if (r->is_wrapped && h->digest != 0 && cd_scribe_has_equal_bits(&s->scribe, r->group))
         cd_agree_push(&s->results,
-                      &(cd_statement){.key = CD_KEY(e->step, e->micro_step, h->bucket), CD_SAYS(h->digest, h->dtype)},
+                      &(cd_statement){.key = CD_KEY(e->step, e->micro_step, h->bucket,
+                                                    cd_scribe_get_block(&s->scribe, r->group, e->rank, CD_AGREED_GRADIENTS)),
+                                      CD_SAYS(h->digest, h->dtype)},
                       e);
 }
 
@@ -135,8 +138,9 @@ static void take_law(state *s, const cddp_event *e)
     if (!cd_scribe_is_first(&s->scribe, CD_KEY(1, l->bucket), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     f.bucket = (int32_t)l->bucket;
-    CD_SAY(f.title, "rank %u: the hook breaks its law for bucket %lld: %s", e->rank, (long long)l->bucket,
-           e->text != NULL ? e->text : "");
+    const char *text = e->text != NULL ? e->text : "";
+    if (l->bucket < 0) CD_SAY(f.title, "rank %u breaks a law: %s", e->rank, text);
+    else CD_SAY(f.title, "rank %u: the hook breaks its law for bucket %lld: %s", e->rank, (long long)l->bucket, text);
     CD_SAY(f.expected, "%.17g, within %.3g", right, bound);
     CD_SAY(f.actual, "%.17g", left);
     CD_SAY(f.advice, "state that is keyed by bucket index does not survive a rebuild; error feedback must remember "
@@ -176,9 +180,11 @@ static void take_joint_law(state *s, const cddp_event *e, const rank_facts *r)
     cddp_finding f = cd_finding_at(&s->scribe, &place);
     f.rank = -1;
     f.bucket = (int32_t)e->as.hook_law.bucket;
-    CD_SAY(f.title, "the hook breaks its law over all ranks for bucket %lld: %s", (long long)f.bucket, e->text != NULL ? e->text : "");
-    CD_SAY(f.expected, "%.17g, within %.3g", j->right, j->bound);
-    CD_SAY(f.actual, "%.17g", j->left);
+    const char *text = e->text != NULL ? e->text : "";
+    if (f.bucket < 0) CD_SAY(f.title, "the ranks together break a law: %s", text);
+    else CD_SAY(f.title, "the hook breaks its law over all ranks for bucket %lld: %s", (long long)f.bucket, text);
+    CD_SAY(f.expected, "%.9g, within %.3g", j->right, j->bound); /* not more: the last digits depend on the order of ranks */
+    CD_SAY(f.actual, "%.9g", j->left);
     CD_SAY(f.advice, "what is averaged, and by which number; what the ranks must hold alike before");
     cd_scribe_hold(&s->scribe, CD_KEY(3, e->as.hook_law.bucket), &f);
 }
@@ -280,7 +286,7 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_param,         CDDP_EV_group,       CDDP_EV_wrap,      CDDP_EV_bucket_layout,
                                  CDDP_EV_bucket_launch, CDDP_EV_hook_call,   CDDP_EV_hook_done, CDDP_EV_hook_law,
-                                 CDDP_EV_compare,       CDDP_EV_backward_end};
+                                 CDDP_EV_compare,       CDDP_EV_backward_end, CDDP_EV_agreement};
 
 CD_CHECK_TABLE(
     hook, "I-HOOK", "the comm hook keeps its contract and its law",

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-PARAMEQ: after the optimizers stepped, parameters and optimizer state are equal on all ranks.
 **
-** Judged from   value of parameters and optimizer state at moments 5 (after step) and 6 (end), across ranks.
+** Judged from   value of parameters and optimizer state at moments 5 (after step) and 6 (end), across ranks; agreement, which
+**               narrows that to the ranks that must agree.
 ** Exercised     two ranks told the content of the same parameter after the same step.
 ** Blame         the odd ranks; with two ranks both.
-** Limits        ignored parameters and state without a parameter may differ by right. Where the backend does not
+** Limits        ignored parameters and state without a parameter may differ by right; under a model averager whatever lies in
+**               different blocks of an agreement event. Where the backend does not
 **               promise equal bits the check stays silent and the oracle's bound judges instead. Ranks that only
 **               shadowed a step (join) say nothing about it.
 */
@@ -39,8 +41,9 @@ static void take_value(state *s, const cddp_event *e)
     if (v->digest != 0) s->has_digest = true;
     /* At the end a rank that joined early may have counted fewer steps. */
     int64_t step = v->moment == 6 ? -1 : (int64_t)e->step;
+    const int64_t block = cd_scribe_get_block(&s->scribe, group[0], e->rank, v->what == 3 ? CD_AGREED_STATE : CD_AGREED_PARAMETERS);
     cd_agree_push(&s->values,
-                  &(cd_statement){.key = CD_KEY(v->moment * 16 + v->what, step, group[0], v->id),
+                  &(cd_statement){.key = CD_KEY(v->moment * 16 + v->what, step, block, v->id),
                                   CD_SAYS(v->presence, v->digest, v->param)},
                   e);
 }
@@ -106,7 +109,7 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_value};
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_agreement, CDDP_EV_value};
 
 CD_CHECK_TABLE(parameq, "I-PARAMEQ", "replicas are equal after every step",
                "Parameter and optimizer-state digests are equal on all ranks after step().");

@@ -34,6 +34,7 @@ cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spe
     cd_table_init(&scribe->names, context->allocator, sizeof(known_name));
     cd_table_init(&scribe->groups, context->allocator, sizeof(cd_group_facts));
     cd_table_init(&scribe->held, context->allocator, sizeof(held_finding));
+    cd_ranks_init(&scribe->agreements, context->allocator, CD_AGREED_COUNT * sizeof(int64_t));
     *self = scribe;
     return CDDP_OK;
 }
@@ -48,6 +49,7 @@ void cd_check_end(void *self)
         if (h->is_made) cd_scribe_report(scribe, &h->finding);
     }
     cd_table_fini(&scribe->held);
+    cd_ranks_fini(&scribe->agreements);
     cd_table_fini(&scribe->names);
     cd_table_fini(&scribe->groups);
     cd_release(scribe->context.allocator, scribe, scribe->state_bytes);
@@ -81,7 +83,21 @@ void cd_scribe_learn(cd_scribe *scribe, const cddp_event *event)
         learn_name(scribe, CD_KEY(NAME_BUFFER, event->as.buffer.buffer), event);
     } else if (event->kind == CDDP_EV_group) {
         learn_group(scribe, event);
+    } else if (event->kind == CDDP_EV_agreement) {
+        const cddp_event_agreement *a = &event->as.agreement;
+        int64_t *sizes = cd_ranks_add(&scribe->agreements, event->rank);
+        if (sizes == NULL) return;
+        sizes[CD_AGREED_GRADIENTS] = a->gradients;
+        sizes[CD_AGREED_PARAMETERS] = a->parameters;
+        sizes[CD_AGREED_STATE] = a->state;
     }
+}
+
+int64_t cd_scribe_get_block(const cd_scribe *scribe, int64_t group, uint32_t rank, cd_agreed what)
+{
+    const int64_t *sizes = cd_ranks_find(&scribe->agreements, rank);
+    int64_t block = sizes != NULL && sizes[what] > 0 ? (int64_t)rank / sizes[what] : 0;
+    return group + (block << 32);
 }
 
 static const char *name_of(cd_scribe *scribe, int64_t kind, int64_t id, const char *word)

@@ -26,10 +26,14 @@ typedef struct cd_scribe {
     cd_table names;  /* (kind, id) → what the least rank that told it calls it */
     cd_table groups; /* id → cd_group_facts */
     cd_table held;   /* a check's own key → the earliest finding under it, and all ranks it concerns */
+    cd_ranks agreements; /* cd_agreement; empty without a model averager */
     size_t state_bytes;
     uint32_t scratch_next;
     char scratch[CD_SCRIBE_SCRATCH][CD_SCRIBE_NAME_BYTES];
 } cd_scribe;
+
+/* Which of what ranks hold must be alike; the sizes of blocks of consecutive ranks, 0: all. */
+typedef enum cd_agreed { CD_AGREED_GRADIENTS, CD_AGREED_PARAMETERS, CD_AGREED_STATE, CD_AGREED_COUNT } cd_agreed;
 
 /* Makes a zeroed state whose first member is a scribe. */
 typedef struct cd_check_spec {
@@ -39,7 +43,7 @@ typedef struct cd_check_spec {
 cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spec *spec, void **self, cddp_error *err);
 void cd_check_end(void *self); /* accepts NULL */
 
-/* Takes names from param, buffer and group events; ignores the others. Where ranks differ the least rank's word stands,
+/* Takes names from param, buffer and group events, and who must agree from agreement; ignores the others. Where ranks differ the least rank's word stands,
 ** whichever event came first: real processes tell in any order. */
 void cd_scribe_learn(cd_scribe *scribe, const cddp_event *event);
 const char *cd_scribe_get_parameter(cd_scribe *scribe, int64_t variable); /* "fc1.weight", or "parameter 3" */
@@ -47,6 +51,8 @@ const char *cd_scribe_get_ordinal(cd_scribe *scribe, int64_t ordinal);    /* by 
 const char *cd_scribe_get_buffer(cd_scribe *scribe, int64_t buffer);
 const char *cd_scribe_get_group(cd_scribe *scribe, int64_t group);
 const cd_group_facts *cd_scribe_find_group(const cd_scribe *scribe, int64_t group); /* NULL when unknown */
+/* Joins a group's number with the block of it to which a rank belongs now, as a part of a key: only within blocks must ranks agree. */
+int64_t cd_scribe_get_block(const cd_scribe *scribe, int64_t group, uint32_t rank, cd_agreed what);
 /* Whether the backend of the group promises equal bits on all ranks. */
 bool cd_scribe_has_equal_bits(const cd_scribe *scribe, int64_t group);
 

@@ -4,6 +4,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/hooks/hook.h"
 #include "core/tensor/dtype.h"
 
@@ -43,6 +44,11 @@ void cd_host_add(cd_host_sums *sums, const cddp_tensor *flat)
         sums->magnitude += fabs(x);
     }
     sums->count += numel;
+}
+
+double cd_host_sign(int64_t i)
+{
+    return (cd_hash_mix(29, (uint64_t)i) >> 32 & 1) != 0 ? 1.0 : -1.0;
 }
 
 double cd_host_unit(cddp_dtype dtype)

@@ -20,6 +20,9 @@ typedef struct cd_host_sums {
 } cd_host_sums;
 void cd_host_add(cd_host_sums *sums, const cddp_tensor *flat);
 
+/* 1 or -1, fixed and arbitrary: in a sum with such signs errors are not likely to cancel. */
+double cd_host_sign(int64_t i);
+
 /* Half a unit in the last place of 1, and half the smallest subnormal, of a floating dtype. */
 double cd_host_unit(cddp_dtype dtype);
 double cd_host_least(cddp_dtype dtype);

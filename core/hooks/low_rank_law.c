@@ -29,7 +29,6 @@
 #include "core/hooks/low_rank_parts.h"
 
 #include "core/base/error.h"
-#include "core/base/hash.h"
 #include "core/hooks/host.h"
 
 #include <math.h>
@@ -78,11 +77,6 @@ static bool states_projection(const cd_low_rank *s, const cd_low_rank_job *job)
     return s->tracer != NULL && job->matrix_count > 0 && !(s->settings.epsilon > 0);
 }
 
-static double sign_of(int64_t i)
-{
-    return (cd_hash_mix(29, (uint64_t)i) >> 32 & 1) != 0 ? 1.0 : -1.0;
-}
-
 typedef struct along {
     double sum, magnitude; /* wᵀPᵀ·matrix·u, and the same of absolute values */
 } along;
@@ -95,12 +89,12 @@ static along along_p(const cddp_tensor *matrix, const cddp_tensor *p)
         double left = 0, left_magnitude = 0, right = 0, right_magnitude = 0;
         for (int64_t k = 0; k < rank; k++) {
             double x = cd_host_get(p, i * rank + k);
-            left += sign_of(k) * x;
+            left += cd_host_sign(k) * x;
             left_magnitude += fabs(x);
         }
         for (int64_t j = 0; j < columns; j++) {
             double x = cd_host_get(matrix, i * columns + j);
-            right += sign_of(j) * x;
+            right += cd_host_sign(j) * x;
             right_magnitude += fabs(x);
         }
         a.sum += left * right;

@@ -83,6 +83,13 @@ static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, 
     return CDDP_OK;
 }
 
+static uint32_t agreement(const void *self)
+{
+    const local *l = self;
+    if (l->iteration < l->settings.start) return 0;
+    return l->settings.gradient_allreduce ? (uint32_t)l->settings.subgroup_size : 1;
+}
+
 static cddp_status save(void *self, const cddp_state_writer *writer, cddp_error *err)
 {
     const local *l = self;
@@ -110,4 +117,5 @@ const cddp_hook cd_hook_post_local_sgd = {
     .run = run,
     .save = save,
     .load = load,
+    .agreement = agreement,
 };

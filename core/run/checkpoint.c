@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Saving a trainer, throwing it away and loading it: everything that the rest of the training depends on.
 **
-** Saved, in this order: parameters, buffers, optimizers, the hook's state, the loss scaler. The sampler and the
+** Saved, in this order: parameters, buffers, optimizers, the hook's state, the loss scaler, the averager's step. The sampler and the
 ** learning rates are functions of the step and need no state; the reducer starts again with its first layout.
 */
 #include "core/run/trainer.h"
@@ -26,6 +26,7 @@ static cddp_status save(cd_trainer *t, cddp_error *err)
     if (t->settings.amp.enable) {
         CD_TRY(cd_loss_scaler_save(&t->scaler, &writer, err));
     }
+    CD_TRY(cd_trainer_save_averager(t, &writer, err));
     return CDDP_OK;
 }
 
@@ -47,13 +48,14 @@ static cddp_status load(cd_trainer *t, cddp_error *err)
         CD_TRY(cd_loss_scaler_load(&t->scaler, &reader, err));
         t->loss_scale = cd_loss_scaler_get_scale(&t->scaler);
     }
+    CD_TRY(cd_trainer_load_averager(t, &reader, err));
     return CDDP_OK;
 }
 
 static cddp_status tell(cd_trainer *t, bool loaded, uint32_t steps_done, cddp_error *err)
 {
     const cd_moment moment = loaded ? CD_MOMENT_RESUME : CD_MOMENT_CHECKPOINT;
-    CD_EMIT(t->tracer, checkpoint, "parameters, buffers, optimizers, hook, scaler", .loaded = loaded,
+    CD_EMIT(t->tracer, checkpoint, "parameters, buffers, optimizers, hook, scaler, averager", .loaded = loaded,
             .digest = (int64_t)cd_blob_digest(&t->checkpoint), .step = steps_done);
     CD_TRY(cd_trainer_tell_parameters(t, moment, err));
     CD_TRY(cd_trainer_tell_buffers(t, moment, err));

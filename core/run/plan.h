@@ -19,5 +19,14 @@ cddp_status cd_plan_set_text(cddp_plan *plan, const char *source, const char *te
 typedef void (*cd_contradiction_fn)(void *context, const char *key, const char *message);
 size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn tell, void *context);
 
+/* One level of a model averager: after so many steps, blocks of so many consecutive ranks; 0: all of them. */
+typedef struct cd_plan_level {
+    uint64_t period;
+    uint32_t ranks;
+} cd_plan_level;
+#define CD_PLAN_LEVELS_MAX 8
+/* averager.levels. Returns how many; 0: it is not of that form, or does not grow, or blocks do not nest. */
+uint32_t cd_plan_read_levels(const char *text, cd_plan_level levels[CD_PLAN_LEVELS_MAX]);
+
 /* Does any rank queue its gradients on streams? */
 bool cd_plan_has_streams(const cddp_plan *plan);

@@ -11,6 +11,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct contradictions {
@@ -56,8 +57,72 @@ static void check_selector(contradictions *c, const char *key, const cddp_select
     }
 }
 
+uint32_t cd_plan_read_levels(const char *text, cd_plan_level levels[CD_PLAN_LEVELS_MAX])
+{
+    uint32_t count = 0;
+    for (const char *at = text; count < CD_PLAN_LEVELS_MAX; at++) {
+        char *end = NULL;
+        const cd_plan_level *last = count > 0 ? &levels[count - 1] : NULL;
+        const unsigned long long period = strtoull(at, &end, 10);
+        if (end == at || *at == '-' || period == 0 || (last != NULL && (period <= last->period || last->ranks == 0))) {
+            return 0;
+        }
+        unsigned long ranks = 0;
+        if (*end == ':') {
+            at = end + 1;
+            ranks = strtoul(at, &end, 10);
+            if (end == at || *at == '-' || ranks == 0 || ranks > 4096 || (last != NULL && (ranks <= last->ranks || ranks % last->ranks != 0))) {
+                return 0;
+            }
+        }
+        levels[count++] = (cd_plan_level){period, (uint32_t)ranks};
+        if (*end == '\0') {
+            return count;
+        }
+        if (*end != '/') {
+            return 0;
+        }
+        at = end;
+    }
+    return 0;
+}
+
+static void check_averager(contradictions *c, const cddp_plan_settings *s)
+{
+    const cddp_plan_averager *a = &s->averager;
+    cd_plan_level levels[CD_PLAN_LEVELS_MAX];
+    const uint32_t count = a->levels != NULL ? cd_plan_read_levels(a->levels, levels) : 0;
+    if (a->kind == 0) {
+        if (a->levels != NULL || a->warmup_steps > 0) {
+            tell(c, "averager.kind", "averager.%s has no effect without averager.kind", a->levels != NULL ? "levels" : "warmup_steps");
+        }
+        return;
+    }
+    if (a->levels == NULL) {
+        tell(c, "averager.levels", "averager.kind needs averager.levels: after how many steps is the model averaged?");
+    } else if (count == 0) {
+        tell(c, "averager.levels",
+             "averager.levels = \"%s\" is not period:ranks/…/period with growing periods and growing blocks, each made of whole smaller ones",
+             a->levels);
+    } else if (a->kind == 1 && count > 1) {
+        tell(c, "averager.levels", "averager.levels has %u levels, but a periodic averager has one: averager.kind = \"hierarchical\"", count);
+    }
+    if (s->join.enable) {
+        tell(c, "averager.kind", "averager.kind with join.enable: a rank that has run out of inputs takes no steps, and would be missing from the average");
+    }
+    if (s->model.device != 0 || s->streams.producers > 0) {
+        tell(c, "averager.kind", "averager.kind averages numbers on the host: drop %s", s->model.device != 0 ? "model.device" : "streams.producers");
+    }
+    for (size_t i = 0; i < c->plan->optimizer_count; i++) {
+        if (c->plan->optimizers[i].in_backward) {
+            tell(c, "averager.kind", "averager.kind averages what has a gradient (AVG-02), and optimizer.in_backward leaves none");
+        }
+    }
+}
+
 static void check_settings(contradictions *c, const cddp_plan_settings *s)
 {
+    check_averager(c, s);
     const cddp_plan_ddp *ddp = &s->ddp;
     if (ddp->skip_all_reduce_unused_params && !ddp->find_unused_parameters && !ddp->static_graph) {
         tell(c, "ddp.skip_all_reduce_unused_params",

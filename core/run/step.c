@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a step: judge the gradients, unscale, clip, step every optimizer that is due, judge the update. */
+/* The end of a step: judge the gradients, unscale, clip, step every optimizer that is due, judge the update, average. */
 #include "core/run/trainer.h"
 
 #include "core/base/error.h"
@@ -333,6 +333,7 @@ cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err
         CD_TRY(judge_gradients(t, last, err));
         CD_TRY(cd_trainer_update(t, last, err));
     }
+    CD_TRY(cd_trainer_average(t, err));
     t->has_stepped = false;
     if (last->touch_parameters) {
         CD_TRY(touch_parameters(t, err));

@@ -320,6 +320,7 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
     CD_TRY(wrap(t, err));
     CD_TRY(register_hook(t, err));
     CD_TRY(cd_trainer_attach_optimizers(t, err));
+    CD_TRY(cd_trainer_open_averager(t, err));
     tell_gradient_policy(t);
     CD_TRY(cd_trainer_tell_parameters(t, CD_MOMENT_AFTER_INIT, err));
     CD_TRY(cd_trainer_tell_buffers(t, CD_MOMENT_AFTER_INIT, err));
@@ -328,6 +329,7 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
 
 void cd_trainer_drop(cd_trainer *t)
 {
+    cd_trainer_close_averager(t);
     cddp_ddp_destroy(t->ddp);
     t->ddp = NULL;
     if (t->replica != NULL) {
@@ -500,6 +502,7 @@ cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
     }
     CD_TRY(cd_streams_settle(&t->streams, err));
     cd_trainer_refresh_views(t);
+    cd_trainer_tell_agreement(t);
     if (cd_trainer_steps_in_backward(t)) {
         CD_TRY(cd_trainer_keep_before(t, err));
     }

@@ -77,6 +77,7 @@ typedef struct cd_trainer {
     cd_timed_device timed_device; /* of the replica, where passes over gradients take time */
     uint64_t backward_weights;    /* of all parameters that require grad */
 
+    struct cd_averaging *averaging; /* averaging.c; NULL: no model averager */
     cd_blob checkpoint;
     /* the micro-step at hand */
     const cd_micro *micro;
@@ -157,6 +158,15 @@ typedef enum cd_place { CD_PLACE_BEFORE_FORWARD, CD_PLACE_BEFORE_BACKWARD, CD_PL
 cddp_status cd_trainer_open_groups(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_close_groups(cd_trainer *t);
 cddp_status cd_trainer_run_collectives(cd_trainer *t, cd_place_in_step place, cddp_error *err) CDDP_MUST_CHECK;
+
+/* averaging.c: the model averager of local SGD, what it must have done, and who must agree when. Without one they do nothing. */
+cddp_status cd_trainer_open_averager(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+void cd_trainer_close_averager(cd_trainer *t);
+void cd_trainer_tell_agreement(cd_trainer *t);
+cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+/* LSG-04: its step is the one number that a checkpoint keeps. */
+cddp_status cd_trainer_save_averager(const cd_trainer *t, const cddp_state_writer *writer, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_trainer_load_averager(cd_trainer *t, const cddp_state_reader *reader, cddp_error *err) CDDP_MUST_CHECK;
 
 /* checkpoint.c: what train.checkpoint_step and train.resume ask for after this many steps. */
 cddp_status cd_trainer_checkpoint(cd_trainer *t, uint32_t steps_done, cddp_error *err) CDDP_MUST_CHECK;

@@ -86,6 +86,12 @@ typedef struct cddp_plan_hook {
     const char *comm_state_option; /* of the PowerSGD hooks, or NULL */
 } cddp_plan_hook;
 
+typedef struct cddp_plan_averager {
+    int64_t kind;       /* 0 none, 1 periodic, 2 hierarchical */
+    const char *levels; /* "4", or "2:2/4:4/8"; or NULL */
+    uint64_t warmup_steps;
+} cddp_plan_averager;
+
 typedef struct cddp_plan_train {
     uint64_t steps;       /* optimizer steps */
     uint64_t micro_steps; /* forwards and backwards per step; all but the last run under no_sync */
@@ -137,6 +143,7 @@ typedef struct cddp_plan_settings {
     cddp_plan_ddp ddp;
     cddp_plan_mixed_precision mixed_precision;
     cddp_plan_hook hook;
+    cddp_plan_averager averager;
     cddp_plan_train train;
     cddp_plan_streams streams;
     cddp_plan_data data;
