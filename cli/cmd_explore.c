@@ -324,6 +324,7 @@ static cddp_status prepare(explore_command *c, cddp_error *err)
     bool exhaustive = c->options.strategy == CD_STRATEGY_EXHAUSTIVE;
     CD_TRY(cd_explore_prepare(c->subject.plan, exhaustive && c->options.reduce, &c->overrides, err));
     c->subject.registry = c->cli->registry;
+    c->subject.from_scratch = cd_args_has(c->cli->args, CD_OPTION_plugin);
     c->options.world_size = (uint32_t)c->subject.plan->world.size;
     c->options.without_rebuild = cd_explore_is_without_rebuild(c->subject.plan);
     c->options.merge &= exhaustive;

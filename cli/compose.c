@@ -340,6 +340,8 @@ void cd_compose_set_chooser(cd_compose *c, const struct cd_chooser *chooser)
     c->chooser = *chooser;
 }
 
+struct cd_sim *cd_compose_get_sim(cd_compose *c) { return c->composition == NULL ? c->sim : NULL; }
+
 size_t cd_compose_print_schedule(const cd_compose *c, char *text, size_t text_bytes)
 {
     if (c->sim == NULL) {

@@ -29,6 +29,8 @@ cddp_status cd_compose_open(const cd_compose_options *options, cd_compose **comp
 void cd_compose_fill(cd_compose *compose, cddp_run_options *options);
 /* For the next run in the same world; borrowed. Only for a world that was opened with a chooser. */
 void cd_compose_set_chooser(cd_compose *compose, const struct cd_chooser *chooser);
+/* The simulated world, where nothing stands between it and the ranks; else NULL. Borrowed until close. */
+struct cd_sim *cd_compose_get_sim(cd_compose *compose);
 /* The choices of the run so far, as a replay takes them; "" where the world makes none. */
 size_t cd_compose_print_schedule(const cd_compose *compose, char *text, size_t text_bytes);
 /* In which order its backend sums: "gloo_ring"; "" where that is not known. */

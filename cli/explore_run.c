@@ -3,6 +3,7 @@
 #include "cli/explore_run.h"
 
 #include "cli/compose.h"
+#include "cli/explore_prefix.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 
@@ -103,6 +104,8 @@ static void take_verdict(const cd_explore_subject *subject, const cddp_verdict *
         e->schedule[0] = '\0';
 }
 
+/* ---- the world ---- */
+
 static cddp_status open_world(cd_explore_subject *subject, const cd_chooser *chooser, cddp_error *err)
 {
     const cd_compose_options options = {
@@ -117,22 +120,115 @@ static cddp_status open_world(cd_explore_subject *subject, const cd_chooser *cho
 void cd_explore_fini(cd_explore_subject *subject)
 {
     cd_compose_close(subject->compose);
+    cd_explore_prefix_destroy(subject->prefix);
     subject->compose = NULL;
+    subject->prefix = NULL;
+}
+
+static cddp_run_options run_options(const cd_explore_subject *subject)
+{
+    cddp_run_options run = cddp_run_options_default();
+    cd_compose_fill(subject->compose, &run);
+    run.registry = subject->registry;
+    return run;
+}
+
+/* ---- a run from its beginning, by itself ---- */
+
+static cddp_status run_whole(cd_explore_subject *subject, cd_explorer *explorer, const cd_chooser *chooser,
+                             cddp_verdict **verdict, cddp_error *err)
+{
+    const cddp_trace_sink *sinks[2], *others[2] = {cd_explorer_get_sink(explorer), subject->watcher};
+    CD_TRY(open_world(subject, chooser, err));
+    cddp_run_options run = run_options(subject);
+    run.sinks = sinks;
+    for (int i = 0; i < 2; i++)
+        if (others[i] != NULL) sinks[run.sink_count++] = others[i];
+    return cddp_run(&run, verdict, err);
+}
+
+/* ---- runs that share their beginning ---- */
+
+typedef struct keeper {
+    cd_explore_subject *subject;
+    const cd_explorer *explorer;
+    const cd_chooser *inner;
+    bool is_behind; /* the moment has passed */
+} keeper;
+
+static uint32_t choose_and_keep(void *self, const cddp_choice *choice, cd_place place)
+{
+    keeper *k = self;
+    if (!k->is_behind && cd_explorer_varies(k->explorer, choice)) {
+        k->is_behind = true;
+        cd_explore_prefix_keep(k->subject->prefix, cd_compose_get_sim(k->subject->compose));
+    }
+    return k->inner->choose(k->inner->self, choice, place);
+}
+
+static cddp_status finish_inner(void *self, cd_place end, cddp_error *err)
+{
+    const keeper *k = self;
+    return k->inner->finish != NULL ? k->inner->finish(k->inner->self, end, err) : CDDP_OK;
+}
+
+/* Forgets the beginning, and the world, which may hold what lies in the memory of the beginning. */
+static void forget(cd_explore_subject *subject)
+{
+    if (subject->prefix == NULL || !cd_explore_prefix_is_used(subject->prefix)) return;
+    cd_compose_close(subject->compose);
+    subject->compose = NULL;
+    cd_explore_prefix_clear(subject->prefix);
+}
+
+static cddp_status start(cd_explore_subject *subject, const cd_explorer *explorer, const cd_chooser *inner,
+                         cddp_error *err)
+{
+    keeper k = {.subject = subject, .explorer = explorer, .inner = inner};
+    const cd_chooser chooser = {.self = &k, .name = inner->name, .choose = choose_and_keep, .finish = finish_inner};
+    forget(subject);
+    CD_TRY(open_world(subject, &chooser, err));
+    subject->prefix_kind = cd_explorer_get_kind(explorer);
+    const cddp_run_options run = run_options(subject);
+    return cd_explore_prefix_start(subject->prefix, &run, err);
+}
+
+static cddp_status run_behind_prefix(cd_explore_subject *subject, const cd_explorer *explorer,
+                                     const cd_chooser *chooser, cddp_verdict **verdict, cddp_error *err)
+{
+    if (cd_explore_prefix_is_kept(subject->prefix) && subject->prefix_kind == cd_explorer_get_kind(explorer)) {
+        cd_compose_set_chooser(subject->compose, chooser);
+        CD_TRY(cd_explore_prefix_resume(subject->prefix, cd_compose_get_sim(subject->compose), err));
+    } else {
+        CD_TRY(start(subject, explorer, chooser, err));
+    }
+    return cd_explore_prefix_end(subject->prefix, verdict, err);
+}
+
+/* A plan that contradicts itself is not run at all; a world of processes is not ours to put back. */
+static cddp_status make_prefix(cd_explore_subject *subject, const cd_chooser *chooser, cddp_error *err)
+{
+    if (subject->prefix != NULL || subject->from_scratch) return CDDP_OK;
+    CD_TRY(open_world(subject, chooser, err));
+    if (cddp_plan_check(subject->plan, NULL) == CDDP_OK && cd_compose_get_sim(subject->compose) != NULL)
+        CD_TRY(cd_explore_prefix_create(&subject->prefix, err));
+    subject->from_scratch = subject->prefix == NULL;
+    return CDDP_OK;
 }
 
 cddp_status cd_explore_run(cd_explore_subject *subject, cd_explorer *explorer, const cd_chooser *chooser,
                            cd_explored *explored, cddp_error *err)
 {
     cddp_verdict *verdict = NULL;
-    const cddp_trace_sink *sinks[2], *others[2] = {cd_explorer_get_sink(explorer), subject->watcher};
-    CD_TRY(open_world(subject, chooser, err));
-    cddp_run_options run = cddp_run_options_default();
-    cd_compose_fill(subject->compose, &run);
-    run.registry = subject->registry;
-    run.sinks = sinks;
-    for (int i = 0; i < 2; i++)
-        if (others[i] != NULL) sinks[run.sink_count++] = others[i];
-    CD_TRY(cddp_run(&run, &verdict, err));
+    /* The states of a search are made of events, from the first one on. */
+    bool is_whole = cd_explorer_get_sink(explorer) != NULL || subject->watcher != NULL;
+    if (!is_whole) CD_TRY(make_prefix(subject, chooser, err));
+    if (is_whole || subject->from_scratch) {
+        forget(subject);
+        CD_TRY(run_whole(subject, explorer, chooser, &verdict, err));
+    } else {
+        CD_TRY(run_behind_prefix(subject, explorer, chooser, &verdict, err));
+    }
     take_verdict(subject, verdict, subject->compose, explored);
     cddp_verdict_destroy(verdict);
     return CDDP_OK;

@@ -12,9 +12,12 @@
 typedef struct cd_explore_subject {
     cddp_plan *plan;
     const cddp_registry *registry;
-    const cddp_trace_sink *watcher; /* sees every event too; NULL: none */
-    bool anonymous;             /* outcomes do not tell ranks 1 … n-1 apart */
-    struct cd_compose *compose; /* the world, once there was a run */
+    const cddp_trace_sink *watcher; /* sees every event too, so that every run begins at its beginning; NULL: none */
+    bool anonymous;                 /* outcomes do not tell ranks 1 … n-1 apart */
+    bool from_scratch;              /* runs share nothing: part of them lies where nobody can put it back (a plugin) */
+    struct cd_compose *compose;       /* the world, once there was a run */
+    struct cd_explore_prefix *prefix; /* NULL: runs share nothing */
+    uint64_t prefix_kind;             /* what its explorer varies: cd_explorer_get_kind */
 } cd_explore_subject;
 
 /* What a run came to. */

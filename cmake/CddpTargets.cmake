@@ -21,6 +21,17 @@ target_compile_options(cddp_options INTERFACE
   $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wshadow -Wconversion -Wvla -Wstrict-prototypes -Wmissing-prototypes>
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow>)
 
+# GCC clears and copies structures of some hundred bytes by "rep stos" and "rep movs", which take as long to begin as the
+# whole of it; an operation of a group is such a structure (bench/explore_bench.c: a sixth more schedules by calls).
+include(CheckCCompilerFlag)
+set(cddp_by_calls -mmemcpy-strategy=libcall:-1:noalign -mmemset-strategy=libcall:-1:noalign)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  check_c_compiler_flag("-mmemcpy-strategy=libcall:-1:noalign -mmemset-strategy=libcall:-1:noalign" CDDP_HAS_BY_CALLS)
+endif()
+if(CDDP_HAS_BY_CALLS)
+  target_compile_options(cddp_options INTERFACE $<$<COMPILE_LANGUAGE:C>:${cddp_by_calls}>)
+endif()
+
 option(CDDP_WERROR "Warnings are errors" OFF)
 if(CDDP_WERROR)
   target_compile_options(cddp_options INTERFACE -Werror)

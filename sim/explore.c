@@ -102,6 +102,23 @@ static bool is_varied(const cd_explorer *e, const cddp_choice *choice)
     return !is_turn || !e->options.reduce || e->turns;
 }
 
+bool cd_explorer_varies(const cd_explorer *e, const cddp_choice *choice)
+{
+    switch (e->options.strategy) {
+    case CD_STRATEGY_COVER:
+        return choice->kind == CDDP_CHOICE_READY;
+    case CD_STRATEGY_PCT:
+        return true;
+    default:
+        return is_varied(e, choice);
+    }
+}
+
+uint64_t cd_explorer_get_kind(const cd_explorer *e)
+{
+    return (uint64_t)e->options.strategy * 4 + (e->options.reduce ? 2 : 0) + (e->turns ? 1 : 0);
+}
+
 /* An option of a choice point: who chooses it, and among which others. */
 static void count_option(cd_explorer *e, const cddp_choice *choice, uint32_t chosen)
 {

@@ -92,6 +92,11 @@ cddp_status cd_explorer_init(cd_explorer *explorer, const cd_explore_options *op
 void cd_explorer_fini(cd_explorer *explorer);
 /* NULL: the budget is used up, or everything was tried. */
 const cd_chooser *cd_explorer_next(cd_explorer *explorer);
+/* False: this choice is answered alike in every run of the stretch at hand, and leaves nothing behind in the explorer
+** that the first run of it did not leave. Up to the first that is true, all these runs are one. */
+bool cd_explorer_varies(const cd_explorer *explorer, const cddp_choice *choice);
+/* Explorers of one kind agree on what they vary. */
+uint64_t cd_explorer_get_kind(const cd_explorer *explorer);
 /* Where the events of the run must go, at level digest; NULL: nowhere. */
 const cddp_trace_sink *cd_explorer_get_sink(const cd_explorer *explorer);
 /* outcome: a digest of what the run came to. */

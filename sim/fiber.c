@@ -117,10 +117,9 @@ void cd_fiber_leave(cd_fiber *fiber)
 bool cd_fiber_is_intact(const cd_fiber *fiber)
 {
     if (!fiber->ended && fiber->low < fiber->stack + CD_FIBER_RED_ZONE) return false;
-    size_t first = fiber->ended ? 0 : CD_FIBER_RED_ZONE - 64;
-    for (size_t i = first; i < CD_FIBER_RED_ZONE; i++)
-        if (fiber->stack[i] != RED_ZONE_BYTE) return false;
-    return true;
+    const unsigned char *zone = fiber->stack + (fiber->ended ? 0 : CD_FIBER_RED_ZONE - 64);
+    size_t bytes = (size_t)(fiber->stack + CD_FIBER_RED_ZONE - zone);
+    return zone[0] == RED_ZONE_BYTE && memcmp(zone, zone + 1, bytes - 1) == 0; /* each byte as the one before it */
 }
 
 unsigned char *cd_fiber_get_top(const cd_fiber *fiber)

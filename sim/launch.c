@@ -153,16 +153,19 @@ static cddp_status make_parts(cd_sim *sim, cddp_error *err)
 {
     cd_sim_host *host = sim->host;
     uint32_t n = sim->world_size;
-    cd_memory_init(&sim->memory, host->block + host->region_offset, host->region_bytes);
+    /* Deviations lie behind the memory, so that a snapshot copies those that there are. */
+    size_t deviations_bytes = round_up(host->config.deviations_max * sizeof(cd_deviation), 64);
+    unsigned char *region = host->block + host->region_offset;
+    cd_memory_init(&sim->memory, region, host->region_bytes - deviations_bytes);
     sim->ranks = cd_memory_allocate(&sim->memory, n * sizeof *sim->ranks);
     sim->ready = cd_memory_allocate(&sim->memory, n * sizeof *sim->ready);
     bool has_events = cd_queue_init(&sim->events, &sim->memory);
-    cd_deviation *deviations = cd_memory_allocate(&sim->memory, host->config.deviations_max * sizeof *deviations);
-    if (sim->ranks == NULL || sim->ready == NULL || !has_events || deviations == NULL) {
+    if (sim->ranks == NULL || sim->ready == NULL || !has_events) {
         sim->ranks = NULL;
         return cd_fail(err, CDDP_E_NOMEM, "%zu bytes are too few for a world of %u ranks", host->region_bytes, n);
     }
     memset(sim->ranks, 0, n * sizeof *sim->ranks);
+    void *deviations = region + host->region_bytes - deviations_bytes;
     sim->schedule = (cd_schedule){.items = deviations, .capacity = host->config.deviations_max};
     return CDDP_OK;
 }
@@ -222,12 +225,9 @@ static cd_place place_of(const cd_sim *sim)
     return (cd_place){.number = sim->schedule.choice_count, .time_ns = sim->now_ns, .races = sim->stats.races};
 }
 
-static cddp_status launch(void *world, cddp_rank_fn program, void *argument, cddp_rank_result *results, cddp_error *err)
+cddp_status cd_sim_resume(cd_sim *sim, cddp_rank_result *results, cddp_error *err)
 {
-    cd_sim *sim = world;
     const cd_chooser *chooser = sim->host->config.chooser;
-    CD_TRY(cd_sim_begin(sim, program, argument, err));
-    sim->is_launched = true;
     for (const cddp_choice *choice; (choice = cd_sim_advance(sim)) != NULL;) {
         cd_sim_decide(sim, chooser->choose(chooser->self, choice, place_of(sim)));
     }
@@ -235,6 +235,14 @@ static cddp_status launch(void *world, cddp_rank_fn program, void *argument, cdd
     if (chooser != NULL && chooser->finish != NULL)
         CD_TRY(chooser->finish(chooser->self, place_of(sim), err));
     return CDDP_OK;
+}
+
+static cddp_status launch(void *world, cddp_rank_fn program, void *argument, cddp_rank_result *results, cddp_error *err)
+{
+    cd_sim *sim = world;
+    CD_TRY(cd_sim_begin(sim, program, argument, err));
+    sim->is_launched = true;
+    return cd_sim_resume(sim, results, err);
 }
 
 /* ---- the world port ---- */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Snapshots: the used parts of a world's block, copied out and back to the same addresses.
 **
-**   cd_sim | memory up to its high-water mark | of every stack, what lies above its stack pointer | pending options
+**   cd_sim | memory up to its high-water mark | pending options | deviations so far |
+**   of every stack, what lies above its stack pointer
 **
 ** Pointers stay valid because nothing moves. What a device or a program keeps outside the block is not rolled back.
 */
@@ -35,8 +36,10 @@ static bool get_piece(cd_sim *sim, uint32_t index, piece *out)
     } else if (index == 2) {
         bool ours = sim->pending.options == sim->host->options;
         *out = (piece){sim->host->options, ours ? sim->pending.option_count * sizeof *sim->host->options : 0};
-    } else if (index - 3 < sim->world_size) {
-        const cd_fiber *f = &sim->ranks[index - 3].fiber;
+    } else if (index == 3) {
+        *out = (piece){sim->schedule.items, sim->schedule.count * sizeof *sim->schedule.items};
+    } else if (index - 4 < sim->world_size) {
+        const cd_fiber *f = &sim->ranks[index - 4].fiber;
         unsigned char *top = f->ended ? f->stack + f->stack_bytes : cd_fiber_get_top(f);
         *out = (piece){top, (size_t)(f->stack + f->stack_bytes - top)};
     } else {

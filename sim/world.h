@@ -89,6 +89,8 @@ cddp_status cd_sim_end(cd_sim *sim, cddp_rank_result *results, cddp_error *err) 
 typedef struct cd_snapshot cd_snapshot;
 cddp_status cd_sim_snapshot(cd_sim *sim, cd_snapshot **snapshot, cddp_error *err) CDDP_MUST_CHECK;
 void cd_sim_restore(cd_sim *sim, const cd_snapshot *snapshot);
+/* Goes on to the end as launch does, asking the configured chooser. */
+cddp_status cd_sim_resume(cd_sim *sim, cddp_rank_result *results, cddp_error *err) CDDP_MUST_CHECK;
 size_t cd_snapshot_bytes(const cd_snapshot *snapshot);
 void cd_snapshot_destroy(cd_snapshot *snapshot); /* accepts NULL */
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define ARENA_ALIGN ((size_t)64)
+#define FIRST_BLOCK_BYTES ((size_t)4096)
 
 struct cd_arena_block {
     cd_arena_block *next;
@@ -43,6 +44,13 @@ static cd_arena_block *block_make(cd_arena *arena, size_t bytes)
     return b;
 }
 
+/* A little at first, then twice as much each time: what holds little costs little, to copy as well. */
+static size_t next_block_bytes(const cd_arena *arena)
+{
+    const size_t next = arena->current != NULL ? 2 * arena->current->bytes : FIRST_BLOCK_BYTES;
+    return next < arena->block_bytes ? next : arena->block_bytes;
+}
+
 void *cd_arena_push(cd_arena *arena, size_t bytes)
 {
     if (bytes > SIZE_MAX / 2) return NULL;
@@ -52,7 +60,8 @@ void *cd_arena_push(cd_arena *arena, size_t bytes)
     if (arena->current == NULL || arena->used + bytes > arena->current->bytes) {
         /* A kept block that is too small stays in the chain behind a new, larger one. */
         if (*link == NULL || (*link)->bytes < bytes) {
-            cd_arena_block *made = block_make(arena, bytes > arena->block_bytes ? bytes : arena->block_bytes);
+            const size_t usual = next_block_bytes(arena);
+            cd_arena_block *made = block_make(arena, bytes > usual ? bytes : usual);
             if (made == NULL) return NULL;
             made->next = *link;
             *link = made;
@@ -63,6 +72,13 @@ void *cd_arena_push(cd_arena *arena, size_t bytes)
     void *result = arena->current->data + arena->used;
     arena->used += bytes;
     return memset(result, 0, bytes);
+}
+
+char *cd_arena_strdup(cd_arena *arena, const char *text)
+{
+    const size_t bytes = strlen(text) + 1;
+    char *copy = cd_arena_push(arena, bytes);
+    return copy != NULL ? memcpy(copy, text, bytes) : NULL;
 }
 
 char *cd_arena_printf(cd_arena *arena, const char *format, ...)

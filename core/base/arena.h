@@ -27,6 +27,7 @@ void cd_arena_init(cd_arena *arena, const cddp_allocator *allocator, size_t bloc
 void cd_arena_fini(cd_arena *arena); /* accepts a zeroed arena */
 /* Zeroed, aligned to 64. */
 void *cd_arena_push(cd_arena *arena, size_t bytes);
+char *cd_arena_strdup(cd_arena *arena, const char *text);
 char *cd_arena_printf(cd_arena *arena, const char *format, ...) CDDP_PRINTF(2, 3);
 cd_arena_mark cd_arena_get_mark(const cd_arena *arena);
 void cd_arena_rewind(cd_arena *arena, cd_arena_mark mark);

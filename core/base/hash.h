@@ -9,4 +9,10 @@ uint64_t cd_hash64(const void *bytes, size_t byte_count, uint64_t seed);
 uint64_t cd_hash64_avx2(const void *bytes, size_t byte_count, uint64_t seed);
 uint64_t cd_hash_text(const char *text); /* NULL hashes as "" */
 /* Folds a number into a running digest; order matters. */
-uint64_t cd_hash_mix(uint64_t digest, uint64_t value);
+static inline uint64_t cd_hash_mix(uint64_t digest, uint64_t value)
+{
+    uint64_t x = (digest ^ value) * UINT64_C(0x9fb21c651e98df25);
+    x ^= x >> 32;
+    x = (x + value) * UINT64_C(0xc2b2ae3d27d4eb4f);
+    return x ^ (x >> 29);
+}

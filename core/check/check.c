@@ -95,7 +95,9 @@ static void judge_release(void *context, void *block, size_t bytes)
 static seat *seat_of(cd_judge *j, const char *check)
 {
     for (size_t i = 0; i < j->seat_count; i++)
-        if (j->seats[i].check->name == check || strcmp(j->seats[i].check->name, check) == 0) return &j->seats[i];
+        if (j->seats[i].check->name == check) return &j->seats[i];
+    for (size_t i = 0; i < j->seat_count; i++)
+        if (strcmp(j->seats[i].check->name, check) == 0) return &j->seats[i];
     return NULL;
 }
 
@@ -131,10 +133,14 @@ static int64_t tame(cddp_field_type type, int64_t value)
     return value < -limit ? -limit : value;
 }
 
+/* Small numbers are, whatever they mean, unless they stand for yes and no. */
 static bool is_tame(const cddp_event_info *info, const cddp_event *event)
 {
-    for (uint32_t i = 0; i < info->field_count; i++)
-        if (tame(info->fields[i].type, event->as.field[i]) != event->as.field[i]) return false;
+    for (uint32_t i = 0; i < info->field_count; i++) {
+        int64_t value = event->as.field[i];
+        const bool is_small = (uint64_t)value <= 1 || (value > 0 && value < CD_IDS_MAX && info->fields[i].type != CDDP_FIELD_flag);
+        if (!is_small && tame(info->fields[i].type, value) != value) return false;
+    }
     return true;
 }
 
@@ -156,30 +162,32 @@ static void judge_event(void *self, const cddp_event *event)
     }
 }
 
-static bool listens(const cddp_check *check, uint32_t kind)
+/* Calls for every kind that a seat wants, each once: counts it, or writes the seat where the kind's next one goes. */
+static void sort_in(cd_judge *j, uint32_t seat_index, uint32_t *next)
 {
-    if (check->kinds == NULL) return true;
-    for (size_t i = 0; i < check->kind_count; i++)
-        if (check->kinds[i] == kind) return true;
-    return false;
+    const cddp_check *check = j->seats[seat_index].check;
+    bool seen[CDDP_EV_COUNT] = {false};
+    for (uint32_t i = 0; i < (check->kinds != NULL ? check->kind_count : CDDP_EV_COUNT); i++) {
+        const uint32_t kind = check->kinds != NULL ? check->kinds[i] : i;
+        if (kind >= CDDP_EV_COUNT || seen[kind]) continue;
+        seen[kind] = true;
+        if (j->listeners != NULL) j->listeners[next[kind]] = seat_index;
+        next[kind]++;
+    }
 }
 
 /* The seats that want each kind, in causal order (J1). */
 static cddp_status build_listeners(cd_judge *j, cddp_error *err)
 {
-    size_t count = 0;
-    for (uint32_t kind = 0; kind < CDDP_EV_COUNT; kind++)
-        for (size_t s = 0; s < j->seat_count; s++) count += listens(j->seats[s].check, kind);
+    uint32_t next[CDDP_EV_COUNT] = {0};
+    for (uint32_t s = 0; s < j->seat_count; s++) sort_in(j, s, next);
+    for (uint32_t kind = 0; kind < CDDP_EV_COUNT; kind++) j->offsets[kind + 1] = j->offsets[kind] + next[kind];
+    const size_t count = j->offsets[CDDP_EV_COUNT];
     j->listeners = cd_allocate_array(&j->table, count, sizeof *j->listeners);
     if (j->listeners == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu listeners", count);
     j->listener_count = count;
-    uint32_t next = 0;
-    for (uint32_t kind = 0; kind < CDDP_EV_COUNT; kind++) {
-        j->offsets[kind] = next;
-        for (uint32_t s = 0; s < j->seat_count; s++)
-            if (listens(j->seats[s].check, kind)) j->listeners[next++] = s;
-    }
-    j->offsets[CDDP_EV_COUNT] = next;
+    memcpy(next, j->offsets, sizeof next);
+    for (uint32_t s = 0; s < j->seat_count; s++) sort_in(j, s, next);
     return CDDP_OK;
 }
 

@@ -20,16 +20,22 @@ void cd_table_fini(cd_table *table)
     cd_table_init(table, table->allocator, table->value_bytes);
 }
 
-/* One multiplication per part and one mix at the end: keys are small integers and digests. */
+/* One multiplication per part, none waiting for another, and one mix at the end: keys are small integers and digests. */
 static uint64_t hash_key(const cd_key *key)
 {
-    uint64_t h = UINT64_C(0x9e3779b97f4a7c15);
-    for (size_t i = 0; i < 4; i++) {
-        h ^= (uint64_t)key->part[i];
-        h *= UINT64_C(0xff51afd7ed558ccd);
-        h ^= h >> 32;
-    }
-    return h;
+    uint64_t h = (uint64_t)key->part[0] * UINT64_C(0x9e3779b97f4a7c15);
+    h += ((uint64_t)key->part[1] + 1) * UINT64_C(0xbf58476d1ce4e5b9);
+    h += ((uint64_t)key->part[2] + 2) * UINT64_C(0x94d049bb133111eb);
+    h += ((uint64_t)key->part[3] + 3) * UINT64_C(0xff51afd7ed558ccd);
+    h ^= h >> 32;
+    h *= UINT64_C(0xd6e8feb86659fd93);
+    return h ^ (h >> 32);
+}
+
+static bool is_key(const cd_key *a, const cd_key *b)
+{
+    return ((a->part[0] ^ b->part[0]) | (a->part[1] ^ b->part[1]) | (a->part[2] ^ b->part[2]) |
+            (a->part[3] ^ b->part[3])) == 0;
 }
 
 /* The slot that holds the key, or the free one where it belongs. */
@@ -37,14 +43,13 @@ static size_t slot_of(const cd_table *table, const cd_key *key)
 {
     size_t mask = table->index_count - 1;
     size_t slot = (size_t)hash_key(key) & mask;
-    while (table->index[slot] != 0 && memcmp(&table->keys[table->index[slot] - 1], key, sizeof *key) != 0)
-        slot = (slot + 1) & mask;
+    while (table->index[slot] != 0 && !is_key(&table->keys[table->index[slot] - 1], key)) slot = (slot + 1) & mask;
     return slot;
 }
 
 static bool grow_index(cd_table *table)
 {
-    size_t wanted = table->index_count == 0 ? 64 : table->index_count * 2;
+    size_t wanted = table->index_count == 0 ? 16 : table->index_count * 2;
     uint32_t *index = cd_allocate_array(table->allocator, wanted, sizeof *index);
     if (index == NULL) return false;
     cd_release(table->allocator, table->index, table->index_count * sizeof *index);
@@ -63,15 +68,18 @@ void *cd_table_find(const cd_table *table, const cd_key *key)
 
 void *cd_table_add(cd_table *table, const cd_key *key)
 {
-    void *found = cd_table_find(table, key);
-    if (found != NULL) return found;
-    if (table->count * 2 >= table->index_count && !grow_index(table)) return NULL;
+    size_t slot = table->index_count > 0 ? slot_of(table, key) : 0;
+    if (table->index_count > 0 && table->index[slot] != 0) return cd_table_value(table, table->index[slot] - 1);
+    if (table->count * 2 >= table->index_count) {
+        if (!grow_index(table)) return NULL;
+        slot = slot_of(table, key);
+    }
     const cddp_allocator *a = table->allocator;
     size_t needed = table->count + 1;
     if (!cd_vec_grow(a, (void **)&table->keys, &table->key_capacity, needed, sizeof *table->keys)) return NULL;
     if (!cd_vec_grow(a, (void **)&table->values, &table->value_capacity, needed, table->value_bytes)) return NULL;
     table->keys[table->count] = *key;
-    table->index[slot_of(table, key)] = (uint32_t)table->count + 1;
+    table->index[slot] = (uint32_t)table->count + 1;
     void *value = cd_table_value(table, table->count++);
     memset(value, 0, table->value_bytes);
     return value;

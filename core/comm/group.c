@@ -5,7 +5,8 @@
 **   G1  every operation handed to the backend has its own sequence number, consecutive per group (C10-03), also
 **       one that the backend then fails: its k-th operation must stay the k-th on every rank;
 **   G2  a work is either free or holds a backend work that has not been released;
-**   G3  works in flight never exceed works_max, and their memory is made once, at creation;
+**   G3  works in flight never exceed works_max; their memory is made by the chunk, the first one at creation, and
+**       grows only when more of them are in flight than ever before;
 **   G4  an operation that the backend does not declare never reaches it: the caller is told by name;
 **   G5  every post has exactly one collective_done, unless its work was released, or its group destroyed, before
 **       it ended.
@@ -31,13 +32,15 @@ void cd_group_audit(const cddp_group *g)
 {
     CD_ASSERT(g->in_flight <= g->works_max); /* G3 */
     uint32_t busy = 0;
-    CD_ASSERT(g->works_made <= g->works_max);
-    for (uint32_t i = 0; i < g->works_made; i++) {
-        const cddp_work *w = &g->works[i];
-        busy += w->busy;
-        CD_ASSERT(!w->busy || w->backend_work != NULL);           /* G2 */
-        CD_ASSERT(!w->busy || w->collective.sequence < g->sequence); /* G1 */
-    }
+    uint32_t made = 0;
+    for (const cd_work_chunk *c = g->chunks; c != NULL; made += c->made, c = c->next)
+        for (uint32_t i = 0; i < c->made; i++) {
+            const cddp_work *w = &c->works[i];
+            busy += w->busy;
+            CD_ASSERT(!w->busy || w->backend_work != NULL);              /* G2 */
+            CD_ASSERT(!w->busy || w->collective.sequence < g->sequence); /* G1 */
+        }
+    CD_ASSERT(made == g->works_made && made <= g->works_max);
     CD_ASSERT(busy == g->in_flight);
 }
 
@@ -94,6 +97,16 @@ static cddp_status check_members(const cddp_group_spec *s, const cddp_rank *rank
     return status;
 }
 
+static bool add_chunk(cddp_group *group)
+{
+    cd_work_chunk *chunk = cd_allocate(group->allocator, sizeof *chunk);
+    if (chunk == NULL) return false;
+    chunk->next = group->chunks;
+    chunk->made = 0;
+    group->chunks = chunk;
+    return true;
+}
+
 cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **group, cddp_error *err)
 {
     CD_TRY(check_options(options, err));
@@ -122,8 +135,7 @@ cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **gr
     g->works_max = options->works_max != 0 ? options->works_max : 1024;
     g->name = cd_strdup(a, spec->name);
     g->members = cd_allocate_array(a, spec->group_size, sizeof *g->members);
-    g->works = cd_allocate(a, g->works_max * sizeof *g->works);
-    if (g->name == NULL || g->members == NULL || g->works == NULL) {
+    if (g->name == NULL || g->members == NULL || !add_chunk(g)) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, spec->group_size);
         goto out;
     }
@@ -145,14 +157,18 @@ void cddp_group_destroy(cddp_group *group)
     if (group->backend_group != NULL) {
         CD_EMIT(group->tracer, group_close, NULL, .group = group->id, .sequence = (int64_t)group->sequence,
                 .outstanding = group->in_flight);
-        for (uint32_t i = 0; i < group->works_made; i++)
-            if (group->works[i].busy) group->table.release(group->backend_group, group->works[i].backend_work);
+        for (const cd_work_chunk *c = group->chunks; c != NULL; c = c->next)
+            for (uint32_t i = 0; i < c->made; i++)
+                if (c->works[i].busy) group->table.release(group->backend_group, c->works[i].backend_work);
         group->table.close(group->backend_group);
     }
     const cddp_allocator *a = group->allocator;
     cd_strfree(a, group->name);
     cd_release(a, group->members, group->group_size * sizeof *group->members);
-    cd_release(a, group->works, group->works_max * sizeof *group->works);
+    for (cd_work_chunk *next, *c = group->chunks; c != NULL; c = next) {
+        next = c->next;
+        cd_release(a, c, sizeof *c);
+    }
     cd_release(a, group, sizeof *group);
 }
 
@@ -197,23 +213,30 @@ static uint64_t bytes_given(const cddp_group *g, const cddp_collective *c)
     return sends ? (uint64_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype) : 0;
 }
 
-/* One that was used before, else the next one of the memory made at creation; NULL: all are in flight. */
-static cddp_work *find_work(cddp_group *group)
+/* One that was used before, else the next one of a chunk. */
+static cddp_status find_work(cddp_group *group, cddp_work **work, cddp_error *err)
 {
-    if (group->free_works == NULL && group->works_made < group->works_max) {
-        cddp_work *w = &group->works[group->works_made++];
+    if (group->free_works == NULL) {
+        if (group->works_made == group->works_max)
+            return cd_fail(err, CDDP_E_LIMIT, "group '%s' already has %u operations in flight", group->name,
+                           group->works_max);
+        if (group->chunks->made == CD_WORKS_IN_CHUNK && !add_chunk(group))
+            return cd_fail(err, CDDP_E_NOMEM, "no memory for more than %u operations in flight in group '%s'",
+                           group->works_made, group->name);
+        cddp_work *w = &group->chunks->works[group->chunks->made++];
         *w = (cddp_work){.group = group};
+        group->works_made++;
         group->free_works = w;
     }
-    return group->free_works;
+    *work = group->free_works;
+    return CDDP_OK;
 }
 
 cddp_status cddp_group_post(cddp_group *group, cddp_collective *collective, cddp_work **work, cddp_error *err)
 {
     CD_TRY(cd_operands_check(group, collective, err));
-    cddp_work *w = find_work(group);
-    if (w == NULL)
-        return cd_fail(err, CDDP_E_LIMIT, "group '%s' already has %u operations in flight", group->name, group->works_max);
+    cddp_work *w = NULL;
+    CD_TRY(find_work(group, &w, err));
     collective->size = sizeof *collective;
     collective->sequence = group->sequence;
     if (collective->timeout_ns == 0) collective->timeout_ns = group->timeout_ns;

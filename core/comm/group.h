@@ -14,6 +14,16 @@ struct cddp_work {
     cddp_status outcome; /* once ended */
 };
 
+#define CD_WORKS_IN_CHUNK 8
+
+/* Works never move: others hold on to them. */
+typedef struct cd_work_chunk cd_work_chunk;
+struct cd_work_chunk {
+    cd_work_chunk *next; /* made before this one, and full */
+    uint32_t made;       /* of works, so many have been used so far */
+    cddp_work works[CD_WORKS_IN_CHUNK];
+};
+
 struct cddp_group {
     const cddp_backend *backend; /* as given: open receives it, its self and name are read from it */
     cddp_backend table;          /* the same with every slot filled (adopt.c); calls go through it */
@@ -25,11 +35,11 @@ struct cddp_group {
     uint32_t *members; /* (group_size) world ranks */
     uint32_t group_rank, group_size, id;
     uint32_t works_max, in_flight;
-    uint32_t works_made; /* so many have been used so far; the memory of the others has not been touched */
     uint64_t sequence;
     uint64_t bytes; /* of inputs posted so far */
     uint64_t timeout_ns;
-    cddp_work *works; /* (works_max) */
+    uint32_t works_made;   /* over all chunks; as many as were ever in flight at once */
+    cd_work_chunk *chunks; /* the newest first */
     cddp_work *free_works;
     bool aborted;
 };

@@ -110,7 +110,7 @@ cddp_status cd_draft_take(cd_draft *draft, const cddp_plan *plan, cddp_error *er
         char ranks[128];
         cd_selector_print(&override->ranks, ranks, sizeof ranks);
         cd_draft_setting setting = {.row = cd_key_find_path(override->key),
-                                    .ranks = cd_arena_printf(&draft->arena, "%s", ranks)};
+                                    .ranks = cd_arena_strdup(&draft->arena, ranks)};
         if (setting.ranks == NULL) {
             return NO_MEMORY(err);
         }
@@ -125,12 +125,12 @@ cddp_status cd_draft_copy(cd_draft *draft, const cd_draft *from, cddp_error *err
     for (size_t i = 0; i < from->count; i++) {
         cd_draft_setting setting = from->settings[i];
         const char **items = cd_arena_push(&draft->arena, (setting.item_count + 1) * sizeof *items);
-        const char *ranks = setting.ranks != NULL ? cd_arena_printf(&draft->arena, "%s", setting.ranks) : "";
+        const char *ranks = setting.ranks != NULL ? cd_arena_strdup(&draft->arena, setting.ranks) : "";
         if (items == NULL || ranks == NULL) {
             return NO_MEMORY(err);
         }
         for (size_t k = 0; k < setting.item_count; k++) {
-            items[k] = cd_arena_printf(&draft->arena, "%s", setting.items[k]);
+            items[k] = cd_arena_strdup(&draft->arena, setting.items[k]);
             if (items[k] == NULL) {
                 return NO_MEMORY(err);
             }
@@ -191,7 +191,7 @@ cd_draft_setting *cd_draft_find(cd_draft *draft, const char *path)
 cddp_status cd_draft_set(cd_draft *draft, const char *path, const char *item, cddp_error *err)
 {
     const char **items = cd_arena_push(&draft->arena, sizeof *items);
-    char *copy = cd_arena_printf(&draft->arena, "%s", item);
+    char *copy = cd_arena_strdup(&draft->arena, item);
     cd_draft_setting *found = cd_draft_find(draft, path);
     if (items == NULL || copy == NULL) {
         return NO_MEMORY(err);

@@ -133,8 +133,8 @@ cddp_status cd_plan_add_override(cddp_plan *plan, const cddp_selector *ranks, co
         return cd_fail(err, CDDP_E_CONFIG, "%s is the same for all ranks and cannot be changed for some", path);
     }
     void *parsed = cd_arena_push(&memory->arena, row->width);
-    char *text = cd_arena_printf(&memory->arena, "%s", "");
-    char *key = cd_arena_printf(&memory->arena, "%s", path);
+    char *text = cd_arena_strdup(&memory->arena, "");
+    char *key = cd_arena_strdup(&memory->arena, path);
     for (size_t i = 0; text != NULL && i < value->count; i++) {
         text = cd_arena_printf(&memory->arena, "%s%s%s", text, i > 0 ? "," : "", value->items[i]);
     }
@@ -153,7 +153,7 @@ cddp_status cd_plan_add_override(cddp_plan *plan, const cddp_selector *ranks, co
 
 cddp_status cd_plan_set_text(cddp_plan *plan, const char *source, const char *text, cddp_error *err)
 {
-    char *source_copy = cd_arena_printf(&plan->memory->arena, "%s", source);
+    char *source_copy = cd_arena_strdup(&plan->memory->arena, source);
     const size_t bytes = strlen(text) + 1;
     char *text_copy = cd_arena_push(&plan->memory->arena, bytes);
     if (source_copy == NULL || text_copy == NULL) {

@@ -33,6 +33,7 @@ typedef struct cd_reference {
 typedef struct cd_reference_options {
     const cddp_plan *plan;
     uint32_t rank; /* whose settings and initial values the replica has */
+    const cddp_device *devices; /* as in cd_replica_options */
     const cddp_allocator *allocator;
     const cd_blob *state;
     const double *loss_scale;

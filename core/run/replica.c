@@ -8,18 +8,32 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/model/layers/shapes.h"
+#include "core/tensor/cpu.h"
 #include "core/tensor/symbol.h"
 
 #include <math.h>
 #include <string.h>
 
-const cddp_device *cd_replica_device(const cddp_plan_settings *settings)
+static const cddp_device *device_of_heap(int64_t word)
 {
-    switch (settings->model.device) {
+    switch (word) {
     case 1: return cddp_device_symbol();
     case 2: return cddp_device_shape();
     default: return cddp_device_cpu();
     }
+}
+
+void cd_replica_make_devices(const cddp_allocator *allocator, cddp_device devices[CD_REPLICA_DEVICES])
+{
+    for (int64_t word = 0; word < CD_REPLICA_DEVICES; word++) {
+        devices[word] = cd_device_with_allocator(device_of_heap(word), allocator);
+    }
+}
+
+const cddp_device *cd_replica_device(const cddp_plan_settings *settings, const cddp_device *devices)
+{
+    const int64_t word = (int64_t)settings->model.device;
+    return devices != NULL && word < CD_REPLICA_DEVICES ? &devices[word] : device_of_heap(word);
 }
 
 /* A pattern that matches nothing is a typing error, and would silently show nothing. */
@@ -64,7 +78,7 @@ static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_err
     const cd_prng root = cd_prng_seed(r->plan->world.seed);
     const cd_prng prng = model->init == 1 ? cd_prng_split_index(&root, "model", r->rank + 1u) : cd_prng_split(&root, "model");
     const cd_model_options options = {.name = model->name, .options = model->options, .dtype = (cddp_dtype)model->dtype,
-                                      .dyadic = model->exact, .device = device != NULL ? device : cd_replica_device(&r->settings),
+                                      .dyadic = model->exact, .device = device,
                                       .allocator = r->allocator, .prng = &prng};
     CD_TRY(cd_model_create(&options, &r->model, err));
     CD_TRY(check_all_patterns(r, err));
@@ -190,7 +204,8 @@ cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **re
     r->rank = options->rank;
     r->allocator = options->allocator;
     CD_TRY_OUT(cddp_plan_rank_settings(r->plan, r->rank, &r->settings, err));
-    CD_TRY_OUT(make_model(r, options->device, err));
+    const cddp_device *device = options->device;
+    CD_TRY_OUT(make_model(r, device != NULL ? device : cd_replica_device(&r->settings, options->devices), err));
     CD_TRY_OUT(make_optimizers(r, err));
     *replica = r;
     r = NULL;

@@ -45,14 +45,19 @@ typedef struct cd_replica {
     bool computes_objective; /* losses are normalised as train.objective says, not as train.loss does */
 } cd_replica;
 
-/* The device that the plan's settings name. */
-const cddp_device *cd_replica_device(const cddp_plan_settings *settings);
+#define CD_REPLICA_DEVICES 3 /* words of model.device */
 
-/* device: of its tensors, of the kind that the plan says; NULL: that of the plan itself. */
+/* A device for every word of model.device, whose storage comes from this allocator. */
+void cd_replica_make_devices(const cddp_allocator *allocator, cddp_device devices[CD_REPLICA_DEVICES]);
+/* The device that the plan's settings name: one of these; NULL: over the process heap. */
+const cddp_device *cd_replica_device(const cddp_plan_settings *settings, const cddp_device *devices);
+
+/* device: of its tensors, of the kind that the plan says; NULL: that of the plan itself, out of devices (NULL: over the
+** process heap). */
 typedef struct cd_replica_options {
     const cddp_plan *plan;
     uint32_t rank;
-    const cddp_device *device;
+    const cddp_device *device, *devices;
     const cddp_allocator *allocator;
 } cd_replica_options;
 cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **replica, cddp_error *err) CDDP_MUST_CHECK;

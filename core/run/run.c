@@ -3,11 +3,12 @@
 **
 ** Not here: what a rank does (trainer.c), what a verdict says (expect.c).
 */
-#include "cddp/run.h"
+#include "core/run/run.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/run/rank.h"
+#include "core/run/replica.h"
 #include "core/run/tap.h"
 #include "core/run/verdict.h"
 #include "core/trace/tracer.h"
@@ -44,12 +45,23 @@ out:
 
 /* ---- the frame around the ranks ---- */
 
-static cddp_status tell_begin(const cddp_run_options *options, struct cddp_tracer *world)
+struct cd_run {
+    cddp_run_options options;
+    cd_rank_argument argument;
+    cddp_device devices[CD_REPLICA_DEVICES]; /* over the run's allocator, where it holds the storage */
+    cd_judge *judge;                         /* NULL: not judged */
+    cd_tap tap;
+    struct cddp_tracer world;
+    cddp_rank_result *results; /* (world size) */
+    uint64_t plan_digest;
+};
+
+static void tell_begin(cd_run *run)
 {
-    const cddp_plan *plan = options->plan;
-    CD_EMIT(world, run_begin, plan->title, .world_size = (int64_t)plan->world.size, .steps = (int64_t)plan->settings.train.steps,
-            .seed = (int64_t)plan->world.seed, .plan = (int64_t)cddp_plan_digest(plan), .level = options->level);
-    return CDDP_OK;
+    const cddp_plan *plan = run->options.plan;
+    CD_EMIT(&run->world, run_begin, plan->title, .world_size = (int64_t)plan->world.size,
+            .steps = (int64_t)plan->settings.train.steps, .seed = (int64_t)plan->world.seed,
+            .plan = (int64_t)run->plan_digest, .level = run->options.level);
 }
 
 /* Ranks that were killed or hung did not say so themselves. */
@@ -66,7 +78,7 @@ static void tell_ends(cd_tap *tap, const cddp_rank_result *results)
     }
 }
 
-static cddp_status tell_end(cd_tap *tap, struct cddp_tracer *world, const cddp_rank_result *results)
+static void tell_end(cd_tap *tap, struct cddp_tracer *world, const cddp_rank_result *results)
 {
     bool complete = true;
     for (size_t i = 0; i < tap->rank_count; i++) {
@@ -74,62 +86,110 @@ static cddp_status tell_end(cd_tap *tap, struct cddp_tracer *world, const cddp_r
     }
     world->time_ns = cd_tap_time(tap);
     CD_EMIT(world, run_end, NULL, .status = CDDP_OK, .complete = complete);
+}
+
+static cddp_status begin(cd_run *run, const cd_run_manner *manner, cddp_error *err)
+{
+    const cddp_run_options *options = &run->options;
+    const size_t world = (size_t)options->plan->world.size;
+    run->plan_digest = cddp_plan_digest(options->plan);
+    run->results = cd_allocate_array(options->allocator, world, sizeof *run->results);
+    if (run->results == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the results of %zu ranks", world);
+    }
+    if (options->judge) {
+        CD_TRY(make_judge(options->registry, options->allocator, &run->judge, err));
+    }
+    CD_TRY(cd_tap_init(&run->tap, options, run->judge != NULL ? cd_judge_get_sink(run->judge) : NULL, err));
+    run->world = (struct cddp_tracer){.sink = &run->tap.sink, .level = options->level};
+    run->argument = (cd_rank_argument){.options = options, .sink = &run->tap.sink};
+    if (options->bind == NULL && !options->oracle_apart) {
+        CD_TRY(cd_oracle_share_create(options->allocator, &run->argument.share, err));
+    }
+    run->tap.without_digests = manner->without_digests;
+    if (manner->holds_storage) {
+        cd_replica_make_devices(options->allocator, run->devices);
+        run->argument.devices = run->devices;
+    }
+    cd_run_resume(run);
+    tell_begin(run);
     return CDDP_OK;
 }
 
-static cddp_status launch(const cddp_run_options *options, cd_tap *tap, cddp_rank_result *results, cddp_error *err)
+cddp_status cd_run_begin(const cddp_run_options *options, const cd_run_manner *manner, cd_run **run, cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
-    cd_rank_argument argument = {.options = options, .sink = &tap->sink};
-    cddp_tracer *world = NULL;
-    CD_TRY_OUT(cddp_tracer_create(NULL, &tap->sink, options->level, &world, err));
-    if (options->bind == NULL && !options->oracle_apart) {
-        CD_TRY_OUT(cd_oracle_share_create(options->allocator, &argument.share, err));
+    cd_run *r = cd_allocate_zero(options->allocator, sizeof *r);
+    if (r == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a run");
     }
-    CD_TRY_OUT(tell_begin(options, world));
-    CD_TRY_OUT(options->world_ops->launch(options->world, cd_rank_program, &argument, results, err));
+    r->options = *options;
+    const cddp_status status = begin(r, manner, err);
+    if (status == CDDP_OK) {
+        *run = r;
+    } else {
+        cd_run_destroy(r);
+    }
+    return status;
+}
+
+void cd_run_resume(cd_run *run)
+{
+    if (run->options.relay != NULL) {
+        run->options.relay->target = &run->tap.sink;
+        run->options.relay->muted = false;
+    }
+}
+
+cddp_rank_result *cd_run_get_results(cd_run *run) { return run->results; }
+
+cddp_status cd_run_launch(cd_run *run, cddp_error *err)
+{
+    const cddp_run_options *options = &run->options;
+    return options->world_ops->launch(options->world, cd_rank_program, &run->argument, run->results, err);
+}
+
+cddp_status cd_run_end(cd_run *run, cddp_verdict **verdict, cddp_error *err)
+{
+    const cddp_run_options *options = &run->options;
     if (options->relay != NULL) {
         options->relay->muted = false;
     }
-    tell_ends(tap, results);
-    CD_TRY_OUT(tell_end(tap, world, results));
-    CD_TRY_OUT(tap->sink.flush(tap->sink.self, err));
-out:
-    cd_oracle_share_destroy(argument.share);
-    cddp_tracer_destroy(world);
-    return status;
+    tell_ends(&run->tap, run->results);
+    tell_end(&run->tap, &run->world, run->results);
+    CD_TRY(run->tap.sink.flush(run->tap.sink.self, err));
+    if (run->judge != NULL) {
+        CD_TRY(cd_judge_end(run->judge, err));
+    }
+    const cd_verdict_input input = {.plan = options->plan, .plan_digest = run->plan_digest, .allocator = options->allocator,
+                                    .judge = run->judge, .tap = &run->tap, .results = run->results};
+    return cd_verdict_create(&input, verdict, err);
+}
+
+void cd_run_destroy(cd_run *run)
+{
+    if (run == NULL) {
+        return;
+    }
+    const cddp_allocator *allocator = run->options.allocator;
+    if (run->options.relay != NULL) {
+        run->options.relay->target = NULL;
+    }
+    cd_oracle_share_destroy(run->argument.share);
+    cd_tap_fini(&run->tap);
+    cd_judge_destroy(run->judge);
+    cd_release(allocator, run->results, (size_t)run->options.plan->world.size * sizeof *run->results);
+    cd_release(allocator, run, sizeof *run);
 }
 
 static cddp_status run_accepted(const cddp_run_options *options, cddp_verdict **verdict, cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
-    const size_t world = (size_t)options->plan->world.size;
-    cd_judge *judge = NULL;
-    cd_tap tap = {0};
-    cddp_rank_result *results = cd_allocate_array(options->allocator, world, sizeof *results);
-    if (results == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the results of %zu ranks", world);
+    cd_run *run = NULL;
+    CD_TRY(cd_run_begin(options, &(cd_run_manner){.holds_storage = false}, &run, err));
+    cddp_status status = cd_run_launch(run, err);
+    if (status == CDDP_OK) {
+        status = cd_run_end(run, verdict, err);
     }
-    if (options->judge) {
-        CD_TRY_OUT(make_judge(options->registry, options->allocator, &judge, err));
-    }
-    CD_TRY_OUT(cd_tap_init(&tap, options, judge != NULL ? cd_judge_get_sink(judge) : NULL, err));
-    if (options->relay != NULL) {
-        options->relay->target = &tap.sink;
-    }
-    CD_TRY_OUT(launch(options, &tap, results, err));
-    if (judge != NULL) {
-        CD_TRY_OUT(cd_judge_end(judge, err));
-    }
-    const cd_verdict_input input = {.plan = options->plan, .allocator = options->allocator, .judge = judge, .tap = &tap, .results = results};
-    CD_TRY_OUT(cd_verdict_create(&input, verdict, err));
-out:
-    if (options->relay != NULL) {
-        options->relay->target = NULL;
-    }
-    cd_tap_fini(&tap);
-    cd_judge_destroy(judge);
-    cd_release(options->allocator, results, world * sizeof *results);
+    cd_run_destroy(run);
     return status;
 }
 
@@ -137,7 +197,8 @@ cddp_status cddp_run(const cddp_run_options *options, cddp_verdict **verdict, cd
 {
     cddp_error refusal = CDDP_ERROR_INIT;
     if (cddp_plan_check(options->plan, &refusal) != CDDP_OK) {
-        const cd_verdict_input input = {.plan = options->plan, .allocator = options->allocator, .refusal = refusal.message};
+        const cd_verdict_input input = {.plan = options->plan, .plan_digest = cddp_plan_digest(options->plan),
+                                        .allocator = options->allocator, .refusal = refusal.message};
         CD_TRY(cd_verdict_create(&input, verdict, err));
         return CDDP_OK;
     }
@@ -156,7 +217,7 @@ cddp_status cddp_judge(const cddp_plan *plan, const cddp_registry *registry, cdd
     CD_TRY_OUT(cd_tap_init(&tap, &options, cd_judge_get_sink(judge), err));
     CD_TRY_OUT(replay(source, &tap.sink, err));
     CD_TRY_OUT(cd_judge_end(judge, err));
-    const cd_verdict_input input = {.plan = plan, .judge = judge, .tap = &tap};
+    const cd_verdict_input input = {.plan = plan, .plan_digest = cddp_plan_digest(plan), .judge = judge, .tap = &tap};
     CD_TRY_OUT(cd_verdict_create(&input, verdict, err));
 out:
     cd_tap_fini(&tap);

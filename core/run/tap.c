@@ -60,8 +60,7 @@ static void tap_event(void *self, const cddp_event *event)
     if (slot < tap->rank_count && tap->relay != NULL && tap->relay->muted) {
         return; /* a rank that is being unwound: what it still does is not part of the run */
     }
-    rank->digest = cd_event_digest(rank->digest, event, false);
-    rank->timeless = cd_event_digest(rank->timeless, event, true);
+    if (!tap->without_digests) cd_event_digest_both(&rank->digest, &rank->timeless, event);
     rank->count++;
     rank->time_ns = event->time_ns;
     count_implied(tap, event);

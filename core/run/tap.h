@@ -20,6 +20,7 @@ typedef struct cd_tap {
     cddp_trace_sink sink;
     const cddp_allocator *allocator;
     const cddp_relay_sink *relay;         /* whose mute silences ranks; may be NULL */
+    bool without_digests;                 /* nobody asks for them */
     const cddp_trace_sink *judge;         /* may be NULL */
     const cddp_trace_sink *const *targets;
     size_t target_count;

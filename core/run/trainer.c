@@ -300,10 +300,11 @@ static void sum_backward_weights(cd_trainer *t)
 
 cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
 {
-    cd_replica_options replica = {.plan = t->plan, .rank = t->rank->rank, .allocator = t->allocator};
+    cd_replica_options replica = {
+        .plan = t->plan, .rank = t->rank->rank, .devices = t->options.devices, .allocator = t->allocator};
     if (t->settings.train.pass_us_per_mb > 0) {
-        replica.device = cd_timed_device_init(&t->timed_device, cd_replica_device(&t->settings), t->rank,
-                                              t->settings.train.pass_us_per_mb);
+        replica.device = cd_timed_device_init(&t->timed_device, cd_replica_device(&t->settings, t->options.devices),
+                                              t->rank, t->settings.train.pass_us_per_mb);
     }
     CD_TRY(cd_replica_create(&replica, &t->replica, err));
     if (t->replica->model->exchanges_statistics && t->plan->world.size > 1) {
@@ -365,7 +366,8 @@ static cddp_status make_oracle(cd_trainer *t, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     const cd_module *module = cd_trainer_module(t);
-    const cd_reference_options restarted = {.plan = t->plan, .rank = t->rank->rank, .allocator = t->allocator,
+    const cd_reference_options restarted = {.plan = t->plan, .rank = t->rank->rank,
+                                            .devices = t->options.devices, .allocator = t->allocator,
                                             .state = &t->optimizer_state, .loss_scale = &t->loss_scale};
     cd_reference_options running = restarted;
     running.state = NULL;

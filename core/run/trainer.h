@@ -31,6 +31,7 @@ typedef struct cd_trainer_options {
     struct cddp_tracer *tracer; /* may be NULL */
     bool oracle;
     cd_oracle_share *share; /* ranks of one thread; else NULL */
+    const cddp_device *devices; /* as in cd_replica_options */
 } cd_trainer_options;
 
 typedef struct cd_trainer {

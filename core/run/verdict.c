@@ -42,7 +42,7 @@ static cddp_status copy_exercises(cddp_verdict *v, const cd_judge *judge, cddp_e
     for (size_t i = 0; i < count; i++) {
         const cd_judge_exercise *exercise = cd_judge_get_exercise(judge, i);
         if (exercise->count > 0) {
-            const char *how = cd_arena_printf(&v->memory->arena, "%s", exercise->how);
+            const char *how = cd_arena_strdup(&v->memory->arena, exercise->how);
             exercises[v->exercise_count++] = (cddp_exercise){exercise->check, how != NULL ? how : "", exercise->count};
         }
     }
@@ -58,7 +58,7 @@ static cddp_status copy_tap(cddp_verdict *v, const cd_tap *tap, const cddp_rank_
         return no_memory(err);
     }
     for (size_t i = 0; i < tap->mark_count; i++) {
-        marks[i].name = cd_arena_printf(&v->memory->arena, "%s", tap->marks[i].name);
+        marks[i].name = cd_arena_strdup(&v->memory->arena, tap->marks[i].name);
         marks[i].count = tap->marks[i].count;
     }
     for (size_t i = 0; i < tap->rank_count; i++) {
@@ -90,7 +90,7 @@ cddp_status cd_verdict_create(const cd_verdict_input *input, cddp_verdict **verd
     cd_arena_init(&memory->arena, input->allocator, 8192);
     v->size = sizeof *v;
     v->memory = memory;
-    v->plan_digest = cddp_plan_digest(input->plan);
+    v->plan_digest = input->plan_digest;
     if (input->judge != NULL) {
         CD_TRY_OUT(copy_findings(v, input->judge, err));
         CD_TRY_OUT(copy_exercises(v, input->judge, err));

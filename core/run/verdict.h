@@ -9,6 +9,7 @@
 /* What a run left behind; everything is copied into the verdict. */
 typedef struct cd_verdict_input {
     const cddp_plan *plan;
+    uint64_t plan_digest;
     const cddp_allocator *allocator;
     const cd_judge *judge;            /* NULL: not judged */
     const cd_tap *tap;                /* NULL: a recorded trace */

@@ -107,3 +107,19 @@ uint64_t cd_event_digest(uint64_t digest, const cddp_event *event, bool timeless
     }
     return cd_hash_mix(digest, cd_hash_text(event->text));
 }
+
+void cd_event_digest_both(uint64_t *digest, uint64_t *timeless, const cddp_event *event)
+{
+    const uint64_t who = ((uint64_t)event->rank << 32) | event->kind;
+    const uint64_t when = ((uint64_t)event->step << 32) | event->micro_step;
+    uint64_t d = cd_hash_mix(cd_hash_mix(cd_hash_mix(*digest, event->time_ns), who), when);
+    uint64_t t = cd_hash_mix(cd_hash_mix(*timeless, who), when);
+    const cddp_event_info *info = cddp_event_describe(event->kind);
+    for (uint32_t i = 0; info != NULL && i < info->field_count; i++) {
+        d = cd_hash_mix(d, (uint64_t)event->as.field[i]);
+        if (info->fields[i].type != CDDP_FIELD_ns) t = cd_hash_mix(t, (uint64_t)event->as.field[i]);
+    }
+    const uint64_t text = cd_hash_text(event->text);
+    *digest = cd_hash_mix(d, text);
+    *timeless = cd_hash_mix(t, text);
+}

@@ -26,7 +26,7 @@ typedef struct cddp_group_options {
     cddp_rank *rank;             /* borrowed until the group is destroyed */
     cddp_group_spec spec;
     cddp_tracer *tracer;         /* may be NULL; borrowed until the group is destroyed */
-    uint32_t works_max;          /* works in flight at most; 0: 1024. Slots are made once, at creation */
+    uint32_t works_max;          /* works in flight at most; 0: 1024. Memory for them grows with the most so far */
     uint64_t sequence_start;     /* number of the first operation, equal on all members */
 } cddp_group_options;
 

@@ -8,10 +8,12 @@
  *buckets are
  ** rebuilt in it, misses outcomes.
  */
+#include "cli/explore_prefix.h"
 #include "cli/explore_run.h"
 #include "core/base/hash.h"
 #include "core/base/prng.h"
 #include "core/trace/event.h"
+#include "sim/fiber.h"
 #include "tests/support/test.h"
 
 #include <stdio.h>
@@ -292,5 +294,87 @@ TEST(explore, states_without_the_order_of_arrival_would_lose_outcomes)
     cddp_registry_destroy(registry);
 }
 
+/* ---- runs that share their beginning ---- */
+
+#define SHARED_RUNS 24
+
+typedef struct shared_run {
+    uint64_t outcome;
+    bool is_verified;
+    char culprit[sizeof ((cd_explored *)0)->culprit];
+    uint64_t schedule;
+} shared_run;
+
+/* What the first runs of a strategy come to; returns how many there were. */
+static size_t take_runs(cd_explore_subject *subject, cd_strategy strategy, shared_run *runs)
+{
+    static cd_explored explored;
+    cd_explorer e;
+    cddp_error err = CDDP_ERROR_INIT;
+    size_t count = 0;
+    const cd_explore_options options = {.strategy = strategy,
+                                        .reduce = true,
+                                        .depth = 2,
+                                        .seed = 5,
+                                        .world_size = (uint32_t)subject->plan->world.size,
+                                        .runs_max = SHARED_RUNS};
+    assert_ok(cd_explorer_init(&e, &options, &err), &err);
+    for (const cd_chooser *chooser; (chooser = cd_explorer_next(&e)) != NULL; count++) {
+        assert_ok(cd_explore_run(subject, &e, chooser, &explored, &err), &err);
+        runs[count] = (shared_run){.outcome = explored.outcome,
+                                   .is_verified = explored.is_verified,
+                                   .schedule = cd_hash_text(explored.schedule)};
+        snprintf(runs[count].culprit, sizeof runs[count].culprit, "%s", explored.culprit);
+        assert_ok(cd_explorer_done(&e, explored.outcome, &err), &err);
+    }
+    cd_explorer_fini(&e);
+    return count;
+}
+
+/* Both on one subject, so that each finds what the others left of the world. */
+TEST(explore, runs_that_share_their_beginning_come_to_what_they_come_to_by_themselves)
+{
+    (void)state;
+    static shared_run alone[SHARED_RUNS], shared[SHARED_RUNS];
+    cd_prng prng = cd_prng_seed(cd_test_seed() + 1);
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_registry *registry = NULL;
+    uint32_t sharing = 0, failing = 0;
+    assert_ok(cddp_registry_create(NULL, &registry, &err), &err);
+    for (uint32_t configuration = 0; configuration < CONFIGURATIONS;) {
+        cd_text overrides;
+        draw d = {.prng = &prng};
+        draw_keys(&d);
+        cd_explore_subject subject = {.plan = plan_of(&d), .registry = registry}, other = subject;
+        if (subject.plan == NULL) continue;
+        cd_text_init(&overrides, false);
+        assert_ok(cd_explore_prepare(subject.plan, false, &overrides, &err), &err);
+        other.from_scratch = true;
+        for (int s = 0; s < CD_STRATEGY_COUNT; s++) {
+            size_t count = take_runs(&other, (cd_strategy)s, alone);
+            assert_int_equal(take_runs(&subject, (cd_strategy)s, shared), count);
+            for (size_t i = 0; i < count; i++) {
+                cd_test_row("configuration %u, %s, run %zu;%s", configuration, cd_strategy_name((cd_strategy)s), i,
+                            drawn);
+                assert_true(alone[i].outcome == shared[i].outcome && alone[i].is_verified == shared[i].is_verified);
+                assert_string_equal(shared[i].culprit, alone[i].culprit);
+                assert_true(shared[i].schedule == alone[i].schedule);
+                failing += !alone[i].is_verified;
+            }
+            sharing += subject.prefix != NULL && cd_explore_prefix_is_kept(subject.prefix);
+        }
+        cd_text_fini(&overrides);
+        cd_explore_fini(&subject);
+        cd_explore_fini(&other);
+        cddp_plan_destroy(subject.plan);
+        configuration++;
+    }
+    cddp_registry_destroy(registry);
+    print_message("%u searches shared a beginning, %u runs were not verified\n", sharing, failing);
+    assert_true(failing > CONFIGURATIONS);
+    assert_true(cd_fiber_has_shadow() ? sharing == 0 : sharing > CONFIGURATIONS);
+}
+
 TEST_MAIN(ROW(explore, states_without_the_order_of_arrival_would_lose_outcomes),
-          ROW(explore, reduced_searches_find_what_the_full_one_finds))
+          ROW(explore, reduced_searches_find_what_the_full_one_finds),
+          ROW(explore, runs_that_share_their_beginning_come_to_what_they_come_to_by_themselves))

@@ -104,6 +104,9 @@ TEST(events, the_digest_sees_every_field_and_only_timeless_ones_skip_time)
     other = e;
     other.text = "u";
     assert_true(cd_event_digest(0, &other, true) != timeless);
+    uint64_t both[2] = {11, 12};
+    cd_event_digest_both(&both[0], &both[1], &e);
+    assert_true(both[0] == cd_event_digest(11, &e, false) && both[1] == cd_event_digest(12, &e, true));
 }
 
 TEST(tracer, stamps_time_rank_sequence_and_step_and_zeroes_what_a_row_does_not_use)
