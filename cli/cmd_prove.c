@@ -296,7 +296,11 @@ static void put_proved(cd_text *text, const prove_command *c)
         cd_text_push(text, "  any ranks   all ranks have one word, and it is the same in worlds of");
         for (uint32_t i = 0; i < p->world_count; i++)
             cd_text_printf(text, "%s %" PRIu32, i == 0 ? "" : i + 1 == p->world_count ? " and" : ",", p->worlds[i]);
-        cd_text_push(text, " ranks: no number of ranks can disagree\n");
+        cd_text_push(text, " ranks");
+        if (p->repeats_in_large_world)
+            cd_text_printf(text, ",\n              and of a rank alone that is told the same in a world of %d",
+                           CD_PROVE_LARGE_WORLD);
+        cd_text_push(text, ": no number of ranks can disagree\n");
     }
     if (p->values) {
         cd_text_push(text, "  values      for every gradient value and every one of the ");
@@ -325,15 +329,35 @@ static void put_effort(cd_text *text, const prove_command *c)
                        p->orders_tried, p->layouts);
     if (c->variant_count > 1)
         cd_text_printf(text, "; %" PRIu64 " of %" PRIu64 " variants", c->variants, c->variant_count);
+    if (p->shared_ranks > 0)
+        cd_text_printf(text, ", which stand%s for %" PRIu32 " more rank%s with the same program, word and results",
+                       p->states == 1 ? "s" : "", p->shared_ranks, p->shared_ranks == 1 ? "" : "s");
     cd_text_push(text, "\n");
     if (p->probes == 0) return;
     cd_text_printf(
         text,
         "  estimate    before the search: about %.4g schedules; %.4g states, for each order that matters anew (%" PRIu32
         " random descents",
-        p->estimate, p->states_estimate, p->probes);
+        p->estimate, p->states_estimate * (p->rank_count - p->shared_ranks) / p->rank_count, p->probes);
     if (p->probe_spread > 0) cd_text_printf(text, ", which differ by %" PRIu32 " %%", p->probe_spread);
     cd_text_push(text, ")\n");
+}
+
+/* What stands for the other ranks, whatever their number. */
+static void put_inputs(cd_text *text, const cd_proof *p)
+{
+    cd_text_printf(text,
+                   "              any ranks: a rank knows of the others by results alone, equal on all ranks; of its %zu "
+                   "collectives\n              %" PRIu32 " bring whole numbers (votes, used maps, layouts, counts), which "
+                   "may steer what it issues later, and those\n              were inputs",
+                   p->letters, p->steering);
+    if (p->steering_by_size == 0)
+        cd_text_push(text, ", the same in worlds of all these sizes\n");
+    else
+        cd_text_printf(text,
+                       "; %" PRIu32 " of them count or list ranks and so are other ones in worlds of\n"
+                       "              other sizes: tried with the values that these worlds give\n",
+                       p->steering_by_size);
 }
 
 static void put_assumptions(cd_text *text, const prove_command *c)
@@ -348,8 +372,7 @@ static void put_assumptions(cd_text *text, const prove_command *c)
     cd_text_printf(text, "%" PRIu64 " steps", c->plan->settings.train.steps);
     cd_text_push(text, p->values ? ", with gradients as exact symbols\n" : ", with sizes only\n");
     if (p->world_count > 0)
-        cd_text_push(text,
-                     "              any ranks: the number of ranks enters as divisor alone, as those worlds show\n");
+        put_inputs(text, p);
 }
 
 static void put_letter(cd_text *text, const char *who, bool has, const cd_letter *letter)

@@ -3,6 +3,7 @@
 #include "cli/prove.h"
 
 #include "cli/compose.h"
+#include "cli/explore_run.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/os.h"
@@ -380,6 +381,47 @@ static bool was_seen(proving *p, uint64_t digest)
     return false;
 }
 
+/* Note [Ranks that are one]
+** On device shape a rank has no content of its own. Where in addition no setting, table or fault of the plan names a
+** rank, all ranks run one program; and the runtime asks which rank it is only to know the root of a broadcast and to name
+** itself in messages. Two of them that were recorded with the same word, and told the same, are therefore one search: the
+** orders of the one are the orders of the other. Rank 0 stands for itself as well, since it is the root. */
+static bool are_one(const proving *p, const world_run *run, uint32_t a, uint32_t b)
+{
+    const cd_word *x = &run->tap.words[a], *y = &run->tap.words[b];
+    if (x->count != y->count) return false;
+    for (size_t i = 0; i < x->count; i++)
+        if (!cd_letter_fits(&x->letters[i], &y->letters[i]) || x->letters[i].digest != y->letters[i].digest ||
+            told_digest(&run->tap.results, a, x, i) != told_digest(&run->tap.results, b, y, i))
+            return false;
+    return p->plan->settings.model.device == 2 && cd_explore_find_asymmetry(p->plan) == NULL;
+}
+
+/* An earlier rank was searched for this one, in this order of rank 0. See Note [Ranks that are one] */
+static bool is_searched(const proving *p, const world_run *run, uint32_t rank, bool is_chosen)
+{
+    const uint32_t first = is_chosen ? 1 : 0; /* rank 0 went a way of its own then */
+    return rank > first && are_one(p, run, first, rank);
+}
+
+/* Its windows are those of rank 0. */
+static cddp_status keep_same(proving *p, uint32_t rank, cddp_error *err)
+{
+    const uint32_t windows = p->size_counts[0];
+    p->sizes[rank] = calloc(windows + 1, sizeof *p->sizes[rank]);
+    p->begins[rank] = calloc(windows + 1, sizeof *p->begins[rank]);
+    p->told[rank] = calloc(p->told_counts[0] + 1, sizeof *p->told[rank]);
+    if (p->sizes[rank] == NULL || p->begins[rank] == NULL || p->told[rank] == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the windows of rank %u", rank);
+    memcpy(p->sizes[rank], p->sizes[0], windows * sizeof *p->sizes[0]);
+    memcpy(p->begins[rank], p->begins[0], windows * sizeof *p->begins[0]);
+    memcpy(p->told[rank], p->told[0], p->told_counts[0] * sizeof *p->told[0]);
+    p->size_counts[rank] = windows;
+    p->told_counts[rank] = p->told_counts[0];
+    p->proof->shared_ranks++;
+    return CDDP_OK;
+}
+
 /* Records one order of rank 0 and searches every rank behind it. chosen NULL: the engine's order, from the start. */
 static cddp_status prove_order(proving *p, const cd_window_choice *chosen, cddp_error *err)
 {
@@ -403,6 +445,10 @@ static cddp_status prove_order(proving *p, const cd_window_choice *chosen, cddp_
     p->proof->layouts = p->seen_count;
     for (uint32_t r = 0; r < p->proof->rank_count && !must_stop(p); r++) {
         int32_t window = -1;
+        if (is_searched(p, &run, r, chosen != NULL)) {
+            if (chosen == NULL) CD_TRY_OUT(keep_same(p, r, err));
+            continue;
+        }
         const bool is_new = chosen == NULL || r == 0 || find_change(p, &run, r, &window);
         const cd_window_choice same = {.window = (uint32_t)window};
         if (is_new)
@@ -571,32 +617,71 @@ static bool is_one_word(const world_run *run)
     return fits;
 }
 
+/* Collectives whose results are whole numbers: all that can steer what a rank issues later. Told to rank 0 in two worlds;
+** those that differ count ranks, or have a share for each. */
+static void count_steering(proving *p, const world_run *a, const world_run *b, bool *differs)
+{
+    const cd_word *x = &a->tap.words[0], *y = &b->tap.words[0];
+    for (size_t i = 0; i < x->count; i++)
+        if (told_digest(&a->tap.results, 0, x, i) != told_digest(&b->tap.results, 0, y, i)) differs[i] = true;
+    p->proof->steering = p->proof->steering_by_size = 0;
+    for (size_t i = 0; i < x->count; i++) {
+        const uint32_t dtype = x->letters[i].dtype;
+        if (dtype >= CDDP_DTYPE_COUNT || cddp_dtype_is_float((cddp_dtype)dtype) || dtype == CDDP_C64) continue;
+        p->proof->steering++;
+        p->proof->steering_by_size += differs[i];
+    }
+}
+
+/* A rank alone, told what it was told here, but in a world so large that nobody runs it: what it says can depend on the
+** number of ranks through results alone. Not where it counts who has joined: there it would see that most are missing. */
+static cddp_status try_large_world(proving *p, cddp_plan *other, const world_run *here, cddp_error *err)
+{
+    bool repeats = false;
+    other->world.size = CD_PROVE_LARGE_WORLD;
+    if (other->settings.join.enable || cddp_plan_check(other, NULL) != CDDP_OK) return CDDP_OK;
+    const cd_prove_rank_options options = {.plan = other,
+                                           .registry = p->options->registry,
+                                           .results = &here->tap.results,
+                                           .word = &here->tap.words[0],
+                                           .shapes_only = true};
+    CD_TRY(cd_prove_rank_repeats(&options, &repeats, err));
+    p->proof->repeats_in_large_world = repeats;
+    return CDDP_OK;
+}
+
 /* The words of all ranks, here and in worlds of other sizes, are one. */
 static cddp_status compare_worlds(proving *p, cddp_error *err)
 {
     static const uint32_t sizes[] = {2, 3, 5};
     world_run here = {0};
     cddp_status status = CDDP_OK;
+    bool *differs = NULL;
     cddp_plan *other = (cddp_plan *)malloc(sizeof *other);
     if (other == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a plan");
     CD_TRY_OUT(run_world(p->options, p->plan, &here, err));
+    differs = calloc(here.tap.words[0].count + 1, sizeof *differs);
+    if (differs == NULL) CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for the letters of a word"));
+    memcpy(other, p->plan, sizeof *other);
     bool one_word = is_one_word(&here);
     for (size_t i = 0; one_word && i < sizeof sizes / sizeof sizes[0] && !must_stop(p); i++) {
         world_run run = {0};
-        memcpy(other, p->plan, sizeof *other);
         other->world.size = sizes[i];
         if (cddp_plan_check(other, NULL) != CDDP_OK) continue;
         status = run_world(p->options, other, &run, err);
         const bool fits = status == CDDP_OK && run.end == WORLD_VERIFIED && is_one_word(&run) &&
                           words_fit(&here.tap.words[0], &run.tap.words[0], false);
+        if (fits) count_steering(p, &here, &run, differs);
         world_run_fini(&run);
         CD_TRY_OUT(status);
         if (fits) p->proof->worlds[p->proof->world_count++] = sizes[i];
         one_word = fits;
     }
+    if (one_word && p->proof->world_count > 0) CD_TRY_OUT(try_large_world(p, other, &here, err));
     if (!one_word) p->proof->world_count = 0;
 out:
     world_run_fini(&here);
+    free(differs);
     free(other);
     return status;
 }

@@ -20,6 +20,7 @@
 #define CD_PROVE_CULPRIT_BYTES 640
 #define CD_PROVE_SCHEDULE_BYTES 4096
 #define CD_PROVE_RANKS_MAX 64
+#define CD_PROVE_LARGE_WORLD 1000
 
 typedef struct cd_proof cd_proof;
 
@@ -54,7 +55,10 @@ struct cd_proof {
     uint64_t states, events, rank_runs, world_runs;
     uint64_t orders_tried, layouts; /* of rank 0, and what came of them */
     uint32_t windows_max, window_count;
+    uint32_t shared_ranks;           /* not searched themselves: they are one with another rank */
     uint32_t worlds[4], world_count; /* sizes of the worlds whose words were compared */
+    uint32_t steering, steering_by_size; /* letters whose results are whole numbers; those that differ between these worlds */
+    bool repeats_in_large_world;     /* a rank alone says its word in a world of CD_PROVE_LARGE_WORLD too */
     bool values;                     /* contents were exact: device symbol */
     /* refuted */
     cd_rank_proof parting; /* is_refuted: rank by rank */

@@ -580,4 +580,21 @@ out:
     return status;
 }
 
+cddp_status cd_prove_rank_repeats(const cd_prove_rank_options *options, bool *repeats, cddp_error *err)
+{
+    cd_word expected = {0};
+    cd_rank_walk walk;
+    cddp_status status = cd_word_copy(&expected, options->word, err);
+    if (status != CDDP_OK) return status;
+    cd_rank_walk_init(&walk, options, cddp_allocator_default(), &expected);
+    status = cd_rank_walk_begin(&walk, err);
+    if (status == CDDP_OK) status = cd_rank_walk_to_the_end(&walk, err);
+    *repeats = status == CDDP_OK;
+    cd_rank_walk_fini(&walk);
+    cd_word_fini(&expected);
+    if (status == CDDP_E_NOMEM) return status;
+    cd_error_reset(err);
+    return CDDP_OK;
+}
+
 void cd_rank_proof_fini(cd_rank_proof *proof) { cd_word_fini(&proof->word); }

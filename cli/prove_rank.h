@@ -41,6 +41,7 @@ typedef struct cd_prove_rank_options {
     const cd_word *word;            /* what it said there; NULL: the word of the engine's order */
     const cd_window_choice *chosen; /* this window has this order, and only later ones are searched; NULL: all are */
     bool snapshots;                 /* where possible */
+    bool shapes_only;               /* contents may differ from the word's: it was said in a world of another size */
     bool (*stop)(void *context);    /* asked now and then; true ends the search */
     void *context;
 } cd_prove_rank_options;
@@ -66,4 +67,7 @@ typedef struct cd_rank_proof {
 } cd_rank_proof;
 
 cddp_status cd_prove_rank(const cd_prove_rank_options *options, cd_rank_proof *proof, cddp_error *err) CDDP_MUST_CHECK;
+/* Does this rank, in the engine's order and told those results, say this word? *repeats is false where it says another
+** one, or cannot go on. */
+cddp_status cd_prove_rank_repeats(const cd_prove_rank_options *options, bool *repeats, cddp_error *err) CDDP_MUST_CHECK;
 void cd_rank_proof_fini(cd_rank_proof *proof); /* accepts a zeroed proof */

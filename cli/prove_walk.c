@@ -117,7 +117,8 @@ static cddp_status say(alone_group *g, const cddp_collective *c, cddp_error *err
     } else {
         if (at >= w->expected->count) return part(w, &letter, err);
         cd_letter *expected = &w->expected->letters[at];
-        if (!cd_letter_fits(&letter, expected) || (letter.digest != expected->digest && !is_proposal(g, c)))
+        const bool same_content = letter.digest == expected->digest || w->options->shapes_only || is_proposal(g, c);
+        if (!cd_letter_fits(&letter, expected) || !same_content)
             return part(w, &letter, err);
         if (expected->content == 0) expected->content = letter.content;
     }
@@ -143,6 +144,26 @@ static cddp_status alone_test(void *group, void *work, bool *done, cddp_error *e
     return CDDP_OK;
 }
 
+/* Gathered in a world of another size, where all gave the same: as often as there are ranks here. */
+static cddp_status tell_gathered(const cddp_collective *c, const cddp_tensor *told, cddp_error *err)
+{
+    const cddp_tensor *out = &c->output;
+    const int64_t numel = cddp_tensor_numel(out), share = cddp_tensor_numel(&c->input);
+    for (int64_t at = 0; at < numel; at += share) {
+        const cddp_tensor to = cddp_tensor_of(out->device, out->storage, out->offset + at, out->dtype, &share, 1);
+        const cddp_tensor from = cddp_tensor_of(told->device, told->storage, told->offset, told->dtype, &share, 1);
+        CD_TRY(out->device->copy(&to, &from, NULL, err));
+    }
+    return CDDP_OK;
+}
+
+static bool is_gathered(const cddp_collective *c, const cddp_tensor *told)
+{
+    const int64_t share = c->input.device != NULL ? cddp_tensor_numel(&c->input) : 0;
+    return c->op == CDDP_OP_ALLGATHER && c->counts == NULL && share > 0 && cddp_tensor_numel(told) >= share &&
+           cddp_tensor_numel(&c->output) % share == 0;
+}
+
 /* Tells what was recorded; without a record the output is what this rank put in, where that is the same memory. */
 static cddp_status alone_wait(void *group, void *work, uint64_t timeout_ns, cddp_error *err)
 {
@@ -154,6 +175,8 @@ static cddp_status alone_wait(void *group, void *work, uint64_t timeout_ns, cddp
     const cddp_tensor *told =
         results != NULL ? cd_results_find(results, g->walk->port.rank, g->name, c->sequence) : NULL;
     if (told != NULL && out->device != NULL && cddp_tensor_numel(out) > 0) {
+        const bool is_other_size = g->walk->options->shapes_only && cddp_tensor_numel(told) != cddp_tensor_numel(out);
+        if (is_other_size && is_gathered(c, told)) return tell_gathered(c, told, err);
         if (cddp_tensor_numel(told) != cddp_tensor_numel(out) || told->dtype != out->dtype ||
             told->device != out->device)
             return cd_fail(err, CDDP_E_MISMATCH, "the recorded result of collective %llu does not fit",

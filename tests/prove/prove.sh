@@ -40,7 +40,16 @@ claim="what a proof assumes is printed with it"
 expect 0 "$verify" prove "$scenarios/proofs/find_unused.toml"
 says "assumes"
 says "no faults"
-says "any ranks"
+says "all ranks have one word, and it is the same in worlds of 2, 3 and 5 ranks,"
+says "told the same in a world of 1000"
+says "of its 8 collectives"
+says "3 bring whole numbers"
+says "tried with the values that these worlds give"
+
+claim="a rank that counts who has joined is not put into a large world"
+expect 0 "$verify" prove "$scenarios/proofs/join.toml"
+says "worlds of 3 and 5 ranks: no number"
+silent "world of 1000"
 
 claim="two ranks and three ranks, as the catalogue has them"
 for name in find_unused views accumulation gan; do
@@ -99,7 +108,11 @@ claim="sizes instead of contents: sixteen gradients at once"
 expect 0 "$verify" prove small.toml --words --set model.options=depth=4 --set ddp.find_unused_parameters=true
 says "contents were not judged"
 says "any ranks"
+says "which stand for 1 more rank"
 silent "every gradient value"
+expect 0 "$verify" prove small.toml --words --set model.options=depth=4 --set ddp.find_unused_parameters=true \
+    --set ddp.gradient_as_bucket_view@1=true
+silent "more rank"
 
 claim="groups in opposite order are refuted"
 expect 1 "$verify" prove "$scenarios/bugs/groups_in_opposite_order.toml"

@@ -318,6 +318,61 @@ TEST(prove_rank, a_window_that_is_too_large_is_sampled_and_the_proof_is_not_comp
     cddp_plan_destroy(plan);
 }
 
+/* See Note [Ranks that are one] */
+TEST(prove_rank, without_content_or_settings_of_its_own_a_rank_is_searched_as_any_other)
+{
+    for (size_t i = 0; i < CASES; i++) {
+        if (cases[i].settings[6].key != NULL || strcmp(cases[i].name, "join") == 0) continue; /* tell ranks apart */
+        cddp_plan *plan = NULL;
+        cd_word_tap tap;
+        cd_test_row("%s", cases[i].name);
+        make_plan(&cases[i], "shape", &plan);
+        record(plan, &tap);
+        cd_rank_proof proofs[2] = {proved(plan, &tap, 0, false), proved(plan, &tap, 1, false)};
+        assert_true(proofs[0].is_complete && proofs[1].is_complete);
+        assert_int_equal(proofs[0].states, proofs[1].states);
+        assert_int_equal(proofs[0].events, proofs[1].events);
+        assert_int_equal(proofs[0].window_count, proofs[1].window_count);
+        assert_memory_equal(proofs[0].windows, proofs[1].windows, proofs[0].window_count * sizeof *proofs[0].windows);
+        assert_int_equal(proofs[0].word.count, proofs[1].word.count);
+        for (size_t k = 0; k < proofs[0].word.count; k++)
+            assert_true(cd_letter_fits(&proofs[0].word.letters[k], &proofs[1].word.letters[k]));
+        for (int r = 0; r < 2; r++) cd_rank_proof_fini(&proofs[r]);
+        cd_word_tap_fini(&tap);
+        cddp_plan_destroy(plan);
+    }
+}
+
+TEST(prove_rank, alone_in_a_large_world_it_says_its_word_and_no_other)
+{
+    for (size_t i = 0; i < CASES; i++) {
+        cddp_plan *plan = NULL;
+        cd_word_tap tap;
+        cddp_error err = CDDP_ERROR_INIT;
+        bool repeats = false;
+        if (strcmp(cases[i].name, "join") == 0) continue; /* it counts who is there */
+        cd_test_row("%s", cases[i].name);
+        make_plan(&cases[i], i % 2 == 0 ? "symbol" : "shape", &plan);
+        record(plan, &tap);
+        plan->world.size = 1000;
+        cd_word *word = &tap.words[0];
+        const cd_prove_rank_options options = {.plan = plan, .results = &tap.results, .word = word, .shapes_only = true};
+        assert_ok(cd_prove_rank_repeats(&options, &repeats, &err), &err);
+        assert_true(repeats);
+        cd_letter *last = &word->letters[word->count - 1];
+        last->numel++;
+        assert_ok(cd_prove_rank_repeats(&options, &repeats, &err), &err);
+        assert_false(repeats);
+        last->numel--;
+        word->count--;
+        assert_ok(cd_prove_rank_repeats(&options, &repeats, &err), &err);
+        assert_false(repeats);
+        word->count++;
+        cd_word_tap_fini(&tap);
+        cddp_plan_destroy(plan);
+    }
+}
+
 /* "a1 b2": groups by letter, lengths by digit. */
 static cd_word spelled(const char *text)
 {
@@ -364,4 +419,6 @@ TEST_MAIN(ROW(prove_words, ranks_part_by_group_and_wait_across_groups),
           ROW(prove_rank, going_back_by_snapshot_visits_what_going_there_again_visits),
           ROW(prove_rank, the_window_that_decides_the_layout_is_found),
           ROW(prove_rank, a_word_with_any_letter_changed_is_no_longer_the_rank_s),
+          ROW(prove_rank, without_content_or_settings_of_its_own_a_rank_is_searched_as_any_other),
+          ROW(prove_rank, alone_in_a_large_world_it_says_its_word_and_no_other),
           ROW(prove_rank, a_window_that_is_too_large_is_sampled_and_the_proof_is_not_complete))
