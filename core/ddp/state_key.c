@@ -71,17 +71,20 @@ static void push_buckets(facts *f, const cd_bucket_set *set, bool exact)
 
 static void push_gradients(facts *f, const cd_wrapped *module, bool exact)
 {
-    uint64_t kinds = 1;
-    for (size_t v = 0; v < module->variable_count; v++) {
-        const cddp_grad *g = module->variables[v].grad;
-        kinds = kinds << 3 | (uint64_t)g->kind << 1 | (g->kind != CDDP_GRAD_UNDEFINED && g->is_fresh);
-        if (v % 16 == 15) {
-            push(f, kinds);
-            kinds = 1;
+    const size_t n = module->variable_count;
+    /* Sixteen to a word, each shifted to its own place, so that none waits for the one before it. */
+    for (size_t first = 0; first <= n; first += 16) {
+        const size_t count = n - first < 16 ? n - first : 16;
+        uint64_t kinds = UINT64_C(1) << 63;
+        for (size_t i = 0; i < count; i++) {
+            const cddp_grad *g = module->variables[first + i].grad;
+            const uint64_t fresh = (g->kind != CDDP_GRAD_UNDEFINED) & g->is_fresh;
+            kinds |= ((uint64_t)g->kind << 1 | fresh) << (3 * i);
         }
-        if (exact && g->kind == CDDP_GRAD_DENSE) push_content(f, &g->value);
+        push(f, kinds);
     }
-    push(f, kinds);
+    for (size_t v = 0; exact && v < n; v++)
+        if (module->variables[v].grad->kind == CDDP_GRAD_DENSE) push_content(f, &module->variables[v].grad->value);
 }
 
 static void push_reducer(facts *f, const cd_reducer *r)
