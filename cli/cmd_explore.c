@@ -2,6 +2,7 @@
 /* explore: one scenario under many schedules. */
 #include "cddp/cddp.h"
 #include "cli/certificate.h"
+#include "cli/explore_crew.h"
 #include "cli/explore_jobs.h"
 #include "cli/interrupt.h"
 #include "cli/overrides.h"
@@ -27,8 +28,10 @@ typedef struct explore_command {
     uint64_t time_budget_ns, began_ns, began_runs, shown_ns;
     uint64_t saved_ns; /* when the frontier was */
     uint32_t worker_count;
+    cd_crew *crew;        /* the processes that were started together with this one; NULL: none */
     const char *frontier; /* file, or NULL */
     bool interrupted;
+    bool is_told; /* the first process says what went wrong */
 } explore_command;
 
 static cddp_status read_budget(explore_command *c, cddp_error *err)
@@ -61,8 +64,17 @@ static cddp_status read_arguments(explore_command *c, cddp_error *err)
     if (depth > CD_PCT_DEPTH_MAX)
         return cd_fail(err, CDDP_E_ARG, "--depth %" PRIu64 " is not between 1 and %d", depth, CD_PCT_DEPTH_MAX);
     CD_TRY(cd_args_number(args, CD_OPTION_jobs, &workers, err));
+    if (c->crew != NULL && cd_args_has(args, CD_OPTION_jobs))
+        return cd_fail(err, CDDP_E_ARG,
+                       "--jobs is for one process; these are %" PRIu32 ", and their launcher says how many there are",
+                       cd_crew_get_size(c->crew));
+    if (c->crew != NULL && strategy == CD_STRATEGY_EXHAUSTIVE)
+        return cd_fail(err, CDDP_E_ARG,
+                       "an exhaustive search depends on all that it has seen: start it once, not in %" PRIu32 " processes",
+                       cd_crew_get_size(c->crew));
+    if (c->crew != NULL) workers = cd_crew_get_size(c->crew);
     if (workers == 0) workers = cd_os_core_count();
-    if (workers > 256) return cd_fail(err, CDDP_E_ARG, "--jobs %" PRIu64 " is more than 256", workers);
+    if (workers > 256 && c->crew == NULL) return cd_fail(err, CDDP_E_ARG, "--jobs %" PRIu64 " is more than 256", workers);
     if (workers > 1 && cd_args_has(args, CD_OPTION_jobs) && strategy == CD_STRATEGY_EXHAUSTIVE)
         return cd_fail(err, CDDP_E_ARG,
                        "--jobs is for random, pct and cover: an exhaustive search depends on all that it has seen");
@@ -126,10 +138,11 @@ static cddp_status run_some(explore_command *c, cddp_error *err)
     uint64_t end = end_of_stretch(c);
     bool done = true;
     if (c->worker_count > 1 && c->explorer.runs >= 8 && end - c->explorer.runs >= c->worker_count)
-        CD_TRY(cd_explore_stretch(&jobs, end, &done, err));
+        CD_TRY(c->crew != NULL ? cd_crew_stretch(c->crew, &jobs, end, &done, err)
+                               : cd_explore_stretch(&jobs, end, &done, err));
     else
         CD_TRY(cd_explore_block(&jobs, end, err));
-    c->interrupted = cd_interrupt_requested();
+    c->interrupted = cd_interrupt_requested() || !done;
     return CDDP_OK;
 }
 
@@ -335,26 +348,48 @@ static cddp_status prepare(explore_command *c, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status explore(explore_command *c, cddp_error *err)
+static cddp_status read_scenario(explore_command *c, cddp_error *err)
 {
     cd_result mistakes;
-    CD_TRY(read_arguments(c, err));
     cd_result_init(&mistakes);
     cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = cd_text_get(&c->overrides)};
     cd_session_read_plan(&session, c->scenario, NULL, &c->subject.plan, &mistakes);
     cddp_status status = CDDP_OK;
     const cddp_plan *plan = c->subject.plan;
     if (plan == NULL) {
-        fputs(mistakes.details, stderr);
+        if (cd_crew_is_first(c->crew)) fputs(mistakes.details, stderr);
         status = cd_fail(err, CDDP_E_CONFIG, "%s", mistakes.summary);
     } else if (strcmp(plan->world.backend, "sim") != 0) {
         status = cd_fail(err, CDDP_E_UNSUPPORTED, "only the simulator can be explored; the scenario runs on backend %s",
                          plan->world.backend);
     }
     cd_result_fini(&mistakes);
-    if (status != CDDP_OK) return status;
-    CD_TRY(prepare(c, err));
-    CD_TRY(run_all(c, err));
+    if (status == CDDP_OK) status = prepare(c, err);
+    return status;
+}
+
+/* Of a process that serves another one. */
+static cddp_status serve(explore_command *c, cddp_error *err)
+{
+    CD_TRY(cd_explorer_init(&c->explorer, &c->options, err));
+    const cd_explore_jobs jobs = jobs_of(c);
+    cd_interrupt_begin();
+    return cd_crew_serve(c->crew, &jobs, err);
+}
+
+static cddp_status explore(explore_command *c, cddp_error *err)
+{
+    CD_TRY(cd_crew_open(c->cli, &c->crew, err));
+    cddp_status status = read_arguments(c, err);
+    if (status == CDDP_OK) status = read_scenario(c, err);
+    status = cd_crew_agree(c->crew, status, err);
+    c->is_told = status != CDDP_OK;
+    CD_TRY(status);
+    if (!cd_crew_is_first(c->crew)) return serve(c, err);
+    status = run_all(c, err);
+    if (c->crew != NULL && cd_crew_dismiss(c->crew, status == CDDP_OK ? err : NULL) != CDDP_OK && status == CDDP_OK)
+        status = err->status;
+    CD_TRY(status);
     const char *certificate = cd_args_text(c->cli->args, CD_OPTION_certificate, NULL);
     if (certificate != NULL && has_covered(&c->explorer))
         CD_TRY(cd_certificate_write(certificate, &c->explorer, cddp_plan_digest(c->subject.plan), err));
@@ -371,7 +406,13 @@ int cd_command_explore(cd_cli *cli)
     }
     c->cli = cli;
     cd_text_init(&c->overrides, false);
-    int exit_code = explore(c, &err) == CDDP_OK ? report(c) : cd_cli_fail(cli, &err);
+    cddp_status status = explore(c, &err);
+    int exit_code = CD_EXIT_VERIFIED; /* of a process that served: the first one says what came of it */
+    if (cd_crew_is_first(c->crew))
+        exit_code = status == CDDP_OK ? report(c) : cd_cli_fail(cli, &err);
+    else if (status != CDDP_OK && !c->is_told)
+        exit_code = c->crew != NULL ? cd_cli_fail(cli, &err) : CD_EXIT_ENVIRONMENT;
+    cd_crew_close(c->crew);
     cd_explorer_fini(&c->explorer);
     cd_explore_fini(&c->subject);
     cddp_plan_destroy(c->subject.plan);

@@ -60,7 +60,7 @@ static int work(void *argument, int write_fd)
 
 /* ---- our side ---- */
 
-static cddp_status absorb(const cd_explore_jobs *jobs, const block *b, cddp_error *err)
+cddp_status cd_explore_absorb(const cd_explore_jobs *jobs, const char *part_text, uint64_t first, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_explorer part;
@@ -68,8 +68,8 @@ static cddp_status absorb(const cd_explore_jobs *jobs, const block *b, cddp_erro
     const cd_frontier read = {.explorer = &part, .failures = theirs, .plan = jobs->frontier.plan};
     if (theirs == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for what a process explored");
     CD_TRY_OUT(cd_explorer_init(&part, &jobs->frontier.explorer->options, err));
-    status = cd_frontier_read(&read, cd_text_get(&b->bytes), err);
-    if (status == CDDP_OK) status = cd_explorer_absorb(jobs->frontier.explorer, &part, part.runs - b->first, err);
+    status = cd_frontier_read(&read, part_text, err);
+    if (status == CDDP_OK) status = cd_explorer_absorb(jobs->frontier.explorer, &part, part.runs - first, err);
     cd_explorer_fini(&part);
     if (status == CDDP_OK && theirs->count > 0 && ours->count == 0) {
         ours->first = theirs->first;
@@ -129,7 +129,7 @@ static cddp_status run_blocks(const cd_explore_jobs *jobs, cd_os_child *children
     }
     CD_TRY(wait_for_all(jobs, children, blocks, err));
     for (uint32_t i = 0; i < jobs->worker_count && !cd_interrupt_requested(); i++) {
-        CD_TRY(absorb(jobs, &blocks[i], err));
+        CD_TRY(cd_explore_absorb(jobs, cd_text_get(&blocks[i].bytes), blocks[i].first, err));
         if (jobs->frontier.failures->count > 0 && !jobs->keep_going) break; /* later blocks do not count */
     }
     return CDDP_OK;

@@ -7,6 +7,7 @@
 #include "core/hooks/hook.h"
 
 #include "core/base/error.h"
+#include "core/run/run.h"
 #include "core/trace/sink.h"
 #include "tests/support/test.h"
 
@@ -78,7 +79,7 @@ static cddp_status with_group(const cddp_allocator *a, cddp_status (*body)(cddp_
                                   .backend = cddp_backend_self(),
                                   .rank = cddp_solo_world_rank(world),
                                   .spec = {.name = "default", .group_size = 1, .members = members},
-                                  .works_max = 8};
+                                  .works_max = 64};
     cddp_status status = cddp_group_create(&options, &group, err);
     if (status == CDDP_OK) status = body(group, err);
     cddp_group_destroy(group);
@@ -304,6 +305,47 @@ static cddp_status records_events(const cddp_allocator *a, void *argument, cddp_
     return status;
 }
 
+/* More operations in flight than the first chunk of works holds. */
+static cddp_status posts_many(cddp_group *group, cddp_error *err)
+{
+    enum { MANY = 20 };
+    float x = 0;
+    const int64_t one = 1;
+    const cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), &x, 0, CDDP_F32, &one, 1);
+    cddp_work *works[MANY] = {NULL};
+    cddp_status status = CDDP_OK;
+    for (int i = 0; i < MANY && status == CDDP_OK; i++)
+        status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &works[i], err);
+    for (int i = 0; i < MANY && works[i] != NULL; i++) cddp_work_release(works[i]);
+    return status;
+}
+
+static cddp_status makes_works(const cddp_allocator *a, void *argument, cddp_error *err)
+{
+    (void)argument;
+    return with_group(a, posts_many, err);
+}
+
+static cddp_status makes_run(const cddp_allocator *a, void *argument, cddp_error *err)
+{
+    (void)argument;
+    cddp_registry *registry = NULL;
+    cddp_plan *plan = NULL;
+    cd_run *run = NULL;
+    CD_TRY(cddp_registry_create(a, &registry, err));
+    cddp_status status = cddp_plan_create(NULL, &plan, err);
+    cddp_run_options options = cddp_run_options_default();
+    options.plan = plan;
+    options.registry = registry;
+    options.allocator = a;
+    if (status == CDDP_OK)
+        status = cd_run_begin(&options, &(cd_run_manner){.holds_storage = true, .without_digests = true}, &run, err);
+    cd_run_destroy(run);
+    cddp_plan_destroy(plan);
+    cddp_registry_destroy(registry);
+    return status;
+}
+
 TEST(out_of_memory, no_constructor_leaves_anything_behind)
 {
     static const struct {
@@ -317,6 +359,7 @@ TEST(out_of_memory, no_constructor_leaves_anything_behind)
         {"cddp_tracer_create", makes_tracer, 2},
         {"cddp_group_create", makes_group, 5},
         {"cddp_group_create_subset", makes_subset, 6},
+        {"works by the chunk", makes_works, 6},
         {"cd_averager_create", makes_averager, 6},
         {"the reproducible hook", makes_reproducible, 10},
         {"cddp_registry_create", makes_registry, 2},
@@ -324,6 +367,7 @@ TEST(out_of_memory, no_constructor_leaves_anything_behind)
         {"cddp_composition_open", makes_composition_before, 20},
         {"check:after", makes_composition_after, 8},
         {"cd_memory_sink", records_events, 6},
+        {"cd_run_begin", makes_run, 40},
     };
     for (size_t i = 0; i < sizeof constructors / sizeof constructors[0]; i++) {
         uint64_t allocations = cd_test_oom_loop(constructors[i].body, NULL);
