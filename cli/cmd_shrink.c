@@ -29,6 +29,7 @@ typedef struct shrink_command {
     cd_shrink shrink;
     cd_story story;
     char schedule[SCHEDULE_BYTES];
+    char elsewhere[256], found[32]; /* the backend of the failing run, and what was found there */
     uint64_t began_ns, shown_ns;
 } shrink_command;
 
@@ -67,6 +68,25 @@ static void name_output(shrink_command *c, const char *source, bool store)
     cd_text_push(&c->path, "-shrunk.toml");
 }
 
+/* The first is the reason. */
+static cddp_status take_finding(void *context, const cddp_finding *finding, cddp_error *err)
+{
+    shrink_command *c = context;
+    (void)err;
+    if (c->found[0] == '\0') snprintf(c->found, sizeof c->found, "%s", finding->check);
+    return CDDP_OK;
+}
+
+/* Real processes made the plan's choices in fifo order, and so does the simulator with it. */
+static cddp_status take_to_simulator(shrink_command *c, const cd_recipe *recipe, cddp_error *err)
+{
+    if (recipe->backend != c->elsewhere) snprintf(c->elsewhere, sizeof c->elsewhere, "%s", recipe->backend);
+    CD_TRY(cd_recipe_transfer(recipe, c->plan, err));
+    c->options.elsewhere = c->elsewhere;
+    if (c->found[0] != '\0' || recipe->exit_code == CD_EXIT_FINDINGS) c->options.found_elsewhere = c->found;
+    return CDDP_OK;
+}
+
 static cddp_status read_store(shrink_command *c, const char *path, cddp_error *err)
 {
     uint64_t number = 0;
@@ -78,11 +98,12 @@ static cddp_status read_store(shrink_command *c, const char *path, cddp_error *e
                        "with a scenario");
     CD_TRY(cddp_store_open(path, CDDP_STORE_READ, NULL, &store, err));
     cddp_status status = cd_recipe_load(&c->recipe, store, number, "shrunk", err);
+    if (status == CDDP_OK) status = cddp_store_each_finding(store, c->recipe.run, take_finding, c, err);
     cddp_store_close(store);
     if (status != CDDP_OK) return status;
-    CD_TRY(cd_recipe_need_simulator(&c->recipe, "shrunk", err));
     cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = c->recipe.options};
     CD_TRY(cd_recipe_read_plan(&c->recipe, &session, &c->plan, err));
+    if (cd_recipe_is_foreign(&c->recipe)) return take_to_simulator(c, &c->recipe, err);
     c->options.trace_digest = c->recipe.trace_digest;
     c->options.schedule = c->recipe.schedule[0] != '\0' ? c->recipe.schedule : NULL;
     return CDDP_OK;
@@ -100,14 +121,13 @@ static cddp_status read_scenario(shrink_command *c, const char *path, cddp_error
     if (c->plan == NULL) {
         fputs(mistakes.details, stderr);
         status = cd_fail(err, CDDP_E_CONFIG, "%s", mistakes.summary);
-    } else if (strcmp(c->plan->world.backend, "sim") != 0) {
-        status = cd_fail(err, CDDP_E_UNSUPPORTED,
-                         "only runs of the simulator can be shrunk; the scenario runs on backend %s",
-                         c->plan->world.backend);
     }
     cd_result_fini(&mistakes);
+    if (status != CDDP_OK) return status;
     c->options.schedule = cd_args_text(c->cli->args, CD_OPTION_schedule, NULL);
-    return status;
+    snprintf(c->elsewhere, sizeof c->elsewhere, "%s", c->plan->world.backend);
+    const cd_recipe here = {.backend = c->elsewhere, .algorithm = ""};
+    return cd_recipe_is_foreign(&here) ? take_to_simulator(c, &here, err) : CDDP_OK;
 }
 
 static void show_progress(void *context, uint64_t trials, uint64_t removed)

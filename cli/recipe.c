@@ -73,14 +73,6 @@ cddp_status cd_recipe_load(cd_recipe *recipe, cddp_store *store, uint64_t number
     return CDDP_OK;
 }
 
-cddp_status cd_recipe_need_simulator(const cd_recipe *recipe, const char *what, cddp_error *err)
-{
-    if (strcmp(recipe->backend, "sim") == 0) return CDDP_OK;
-    return cd_fail(err, CDDP_E_UNSUPPORTED,
-                   "run %" PRId64 " was recorded on backend %s; only runs of the simulator can be %s", recipe->run,
-                   recipe->backend, what);
-}
-
 static cddp_status see_backend(void *context, const char *name, cddp_error *err)
 {
     bool *foreign = context;

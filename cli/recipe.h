@@ -20,8 +20,6 @@ typedef struct cd_recipe {
 /* number 0: the last run. what: "replayed", for messages. */
 cddp_status cd_recipe_load(cd_recipe *recipe, cddp_store *store, uint64_t number, const char *what,
                            cddp_error *err) CDDP_MUST_CHECK;
-/* Refuses what was recorded elsewhere than on the simulator. what: "shrunk", for the message. */
-cddp_status cd_recipe_need_simulator(const cd_recipe *recipe, const char *what, cddp_error *err) CDDP_MUST_CHECK;
 /* Whether a backend of the record is another than the simulator. */
 bool cd_recipe_is_foreign(const cd_recipe *recipe);
 /* Turns the plan of a foreign record into the same one on the simulator, which sums in the recorded order where that is

@@ -66,9 +66,8 @@ static void describe_reproduction(const cd_session *session, cd_result *result, 
     cd_command_line_print(&text, &line);
     result->reproduce = cd_result_copy(result, cd_text_get(&text));
     cd_text_fini(&text);
-    if (strcmp(result->backend, "sim") != 0) return;
     cd_text_init(&text, false);
-    line.command = "shrink";
+    line.command = "shrink"; /* on the simulator, wherever this was */
     cd_command_line_print(&text, &line);
     result->shrink = cd_result_copy(result, cd_text_get(&text));
     cd_text_fini(&text);

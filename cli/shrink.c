@@ -503,6 +503,26 @@ out:
     return status;
 }
 
+/* A failure of another world is shrunk where the simulator, with the orders of that world, fails alike. */
+static cddp_status check_failure(const cd_shrink *s, cddp_error *err)
+{
+    const cd_shrink_options *o = &s->options;
+    if (!s->best.failed && o->elsewhere == NULL)
+        return cd_fail(err, CDDP_E_ARG, "the run does not fail: there is nothing to shrink");
+    if (!s->best.failed)
+        return cd_fail(err, CDDP_E_ARG,
+                       "it does not fail on the simulator, with the same orders: what fails on backend %s lies in the "
+                       "processes or in their transport, and there is nothing to shrink",
+                       o->elsewhere);
+    if (o->elsewhere != NULL && o->found_elsewhere != NULL && strcmp(o->found_elsewhere, s->best.reason.check) != 0)
+        return cd_fail(err, CDDP_E_ARG,
+                       "the run failed on backend %s with %s and fails on the simulator, with the same orders, with %s: that "
+                       "is another failure, and it is not shrunk in place of the first",
+                       o->elsewhere, o->found_elsewhere[0] != '\0' ? o->found_elsewhere : "an error of a rank",
+                       s->best.reason.check[0] != '\0' ? s->best.reason.check : "an error of a rank");
+    return CDDP_OK;
+}
+
 static cddp_status begin(cd_shrink *s, char *schedule, cddp_error *err)
 {
     CD_TRY(record_schedule(&s->options, schedule, err));
@@ -515,7 +535,7 @@ static cddp_status begin(cd_shrink *s, char *schedule, cddp_error *err)
     if (s->best.refused)
         return cd_fail(err, CDDP_E_CONFIG, "the scenario cannot be run, so nothing of it can be shrunk: %s",
                        s->best.refusal);
-    if (!s->best.failed) return cd_fail(err, CDDP_E_ARG, "the run does not fail: there is nothing to shrink");
+    CD_TRY(check_failure(s, err));
     CD_TRY(keep_wishes(s, err));
     CD_TRY(unshuffle(s, schedule, err));
     s->first_decisions = s->best.decisions.count;

@@ -29,6 +29,9 @@ typedef struct cd_shrink_options {
     const cddp_plan *plan;
     const char *schedule;  /* the choices of the failing run; NULL: the plan's own chooser decides */
     uint64_t trace_digest; /* of the recorded run, which this one must equal; 0: there is no record */
+    /* Of a run that failed in another world: its backend, and the invariant of its first finding ("": ranks failed without
+    ** one; NULL: that is not known). NULL: the run is the simulator's. */
+    const char *elsewhere, *found_elsewhere;
     uint64_t trials_max;   /* 0: no limit */
     uint64_t deadline_ns;  /* of cd_os_now_ns; 0: none */
     uint64_t seed;         /* of the random schedules */

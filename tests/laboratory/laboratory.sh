@@ -54,8 +54,28 @@ expect 0 "$verify" replay foreign.db
 says "all equal rank by rank on the simulator (recorded on self)"
 expect 0 "$verify" replay foreign.db --until bucket_launch
 says "bucket_launch"
-expect 3 "$verify" shrink foreign.db
-complains "was recorded on backend self; only runs of the simulator can be shrunk"
+
+claim="a failure of another world is shrunk where the simulator fails alike; else it is said why not"
+expect 2 "$verify" shrink foreign.db
+complains "it does not fail on the simulator, with the same orders: what fails on backend self lies in the processes"
+expect 1 "$verify" run "$scenarios/models/one_rank.toml" --set when.0.sync=false --backend self --trace failed.db
+says "shrink    cddp-verify shrink"
+says "--set world.backend=self"
+line=$(sed -n 's/^  shrink *cddp-verify shrink //p' out)
+expect 0 "$verify" shrink failed.db --output from_store.toml
+says "shrunk: from_store.toml: I-ONCE"
+says "1-minimal"
+eval "expect 0 \"$verify\" shrink $line --output from_line.toml"
+says "shrunk: from_line.toml: I-ONCE"
+expect 1 "$verify" run from_store.toml
+says "I-ONCE"
+cp failed.db edited.db
+sqlite3 edited.db "UPDATE finding SET invariant = 'I-COLL'" || fail "cannot edit the store"
+expect 2 "$verify" shrink edited.db --output none.toml
+complains "failed on backend self with I-COLL and fails on the simulator, with the same orders, with I-ONCE"
+[ ! -e none.toml ] || fail "something was written"
+
+claim="a record of another world that was changed is found too"
 cp foreign.db edited.db
 sqlite3 edited.db "UPDATE event SET f3 = f3 + 1 WHERE id = (SELECT min(id) FROM event WHERE kind = (SELECT id FROM kind WHERE name = 'collective_done'))" || fail "cannot edit the store"
 expect 1 "$verify" replay edited.db
@@ -268,5 +288,10 @@ if "$verify" list backends | grep gloo | grep -qv absent; then
         expect 0 "$verify" replay both.db --run 2
         says "all equal rank by rank on the simulator (recorded on gloo)"
     done
+    claim="a failure on Gloo is shrunk on the simulator"
+    expect 0 "$verify" run "$scenarios/bugs/sync_flag_around_backward_only.toml" --backend gloo --trace gloo.db -q
+    expect 0 "$verify" shrink gloo.db --output gloo.toml
+    says "shrunk: gloo.toml: I-ONCE"
+    says "1-minimal"
 fi
 echo "laboratory: all claims hold"
