@@ -201,6 +201,8 @@ static cddp_status run_behind_prefix(cd_explore_subject *subject, const cd_explo
         CD_TRY(cd_explore_prefix_resume(subject->prefix, cd_compose_get_sim(subject->compose), err));
     } else {
         CD_TRY(start(subject, explorer, chooser, err));
+        /* Nothing to vary, or a world that cannot be copied there: the next one will be no other. */
+        subject->from_scratch = !cd_explore_prefix_is_kept(subject->prefix);
     }
     return cd_explore_prefix_end(subject->prefix, verdict, err);
 }
