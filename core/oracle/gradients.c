@@ -88,7 +88,8 @@ static cddp_status judge_reduced(cd_oracle *o, const cd_oracle_reduction *r, con
         return CDDP_OK;
     }
     if (p->samples.limbs == NULL) return CDDP_OK;
-    uint64_t depth = r->depth != 0 ? r->depth : o->options.world_size - 1;
+    uint64_t ranks = r->rank_count != 0 ? r->rank_count : o->options.world_size;
+    uint64_t depth = r->depth != 0 ? r->depth : ranks - 1;
     bool delayed = o->parameters[i].path == CD_ORACLE_PATH_DELAYED;
     uint64_t casts = r->wire != CDDP_DTYPE_COUNT && !delayed;
     cddp_dtype dtype = casts ? r->wire : o->parameters[i].dtype;
@@ -99,14 +100,14 @@ static cddp_status judge_reduced(cd_oracle *o, const cd_oracle_reduction *r, con
     bool divided = w->divided && (!casts || w->division == CD_ORACLE_DIVISION_CAST);
     cd_sum_rule reduction = {.dtype = dtype,
                              .divisor = divided ? 1 : r->divisor,
-                             .addends = o->options.world_size + depth,
+                             .addends = ranks + depth,
                              .roundings = divided ? depth : depth + 2 + casts,
                              .rounded_once = r->rounded_once,
                              .division_is_exact = divided || cd_is_power_of_two(r->divisor)};
     cd_sum_rule mathematics = {.dtype = coarsest,
                                .underflow = underflow,
                                .divisor = r->divisor,
-                               .addends = o->options.world_size + depth + w->parts,
+                               .addends = ranks + depth + w->parts,
                                .roundings = p->samples.push_count + depth + 2 + casts,
                                .rounded_once = r->rounded_once && r->separate,
                                .division_is_exact = cd_is_power_of_two(r->divisor)};
@@ -166,6 +167,7 @@ cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reducti
     if (!cd_oracle_has_values(o) && !cd_oracle_is_exact_device(o)) return CDDP_OK;
     if (reduction->divisor == 0)
         return cd_fail(err, CDDP_E_ARG, "the oracle was given divisor 0 at step %u", reduction->step);
+    if (reduction->rank_count != 0) o->is_free_running = false; /* one process has one model */
     cd_start start = cd_oracle_get_start(o);
     cd_oracle_reduction whole = *reduction; /* over all ranks */
     if (whole.last_step > whole.micro_step) whole.micro_step = whole.last_step;

@@ -107,6 +107,11 @@ static bool rank_contributes(const cd_start *start, const cd_oracle_reduction *r
     return false;
 }
 
+static bool is_averaged(const cd_oracle_reduction *r, uint32_t rank)
+{
+    return r->rank_count == 0 || (rank >= r->rank_first && rank - r->rank_first < r->rank_count);
+}
+
 /* Takes the gradients of one part, computed from nothing: who fired, and one addend of every parameter's sum. */
 static cddp_status take_part(cd_window *w, const cd_start *start, cddp_error *err)
 {
@@ -116,7 +121,7 @@ static cddp_status take_part(cd_window *w, const cd_start *start, cddp_error *er
         cd_window_parameter *p = &w->parameters[i];
         if (grads[i].kind == CDDP_GRAD_UNDEFINED) continue;
         p->fired = true;
-        if (p->samples.limbs == NULL) continue;
+        if (!w->counts || p->samples.limbs == NULL) continue;
         CD_TRY(cd_numbers_read_gradient(&w->numbers, &grads[i], p->samples.numel, err));
         cd_wide_sum_push(&p->samples, w->numbers.values);
     }
@@ -193,7 +198,7 @@ static void divide_in_wire(cd_window *w)
 static cddp_status take_contribution(cd_window *w, const cd_oracle_parameter *meta, cd_window_parameter *p,
                                      const cddp_grad *grad, cddp_error *err)
 {
-    if (grad->kind == CDDP_GRAD_UNDEFINED) return CDDP_OK;
+    if (grad->kind == CDDP_GRAD_UNDEFINED || !w->counts) return CDDP_OK;
     const cddp_device *device = p->expected.device;
     if (w->is_exact_device) {
         CD_TRY(device->reduce(CDDP_RED_SUM, &p->expected, &grad->value, NULL, err));
@@ -258,7 +263,8 @@ static cddp_status sum_all(cd_window *w, const cd_start *start, const cd_oracle_
     CD_TRY(start->engine->load(start->engine->self, start->values, start->buffers, err));
     for (uint32_t rank = 0; rank < start->world_size; rank++) {
         if (!rank_contributes(start, reduction, rank)) continue;
-        CD_TRY(push_kept(w, start, err));
+        w->counts = is_averaged(reduction, rank);
+        if (w->counts) CD_TRY(push_kept(w, start, err));
         for (uint32_t m = reduction->micro_first; m <= reduction->micro_step; m++) {
             cd_oracle_part part = part_of(reduction, rank, m);
             CD_TRY(sum_samples(w, start, &part, err));
@@ -271,6 +277,7 @@ static cddp_status sum_all(cd_window *w, const cd_start *start, const cd_oracle_
 static bool holds(const cd_window *w, const cd_start *start, const cd_oracle_reduction *r)
 {
     return w->is_valid && w->step == r->step && w->micro_first == r->micro_first && w->micro_step == r->micro_step &&
+           w->rank_first == r->rank_first && w->rank_count == r->rank_count &&
            w->divisor == r->divisor && w->division == r->division && w->wire == r->wire &&
            w->digest == start->digest;
 }
@@ -284,6 +291,8 @@ cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd
     w->step = reduction->step;
     w->micro_first = reduction->micro_first;
     w->micro_step = reduction->micro_step;
+    w->rank_first = reduction->rank_first;
+    w->rank_count = reduction->rank_count;
     w->divisor = reduction->divisor;
     w->division = reduction->division;
     w->wire = reduction->wire;
@@ -297,8 +306,10 @@ cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd
     bool started_single = !w->rounds;
     CD_TRY(sum_all(w, start, reduction, err));
     if (started_single && w->rounds) CD_TRY(sum_all(w, start, reduction, err));
-    for (uint32_t rank = 0; rank < start->world_size; rank++)
-        if (rank_contributes(start, reduction, rank)) CD_TRY(sum_rank(w, start, reduction, rank, err));
+    for (uint32_t rank = 0; rank < start->world_size; rank++) {
+        w->counts = is_averaged(reduction, rank);
+        if (w->counts && rank_contributes(start, reduction, rank)) CD_TRY(sum_rank(w, start, reduction, rank, err));
+    }
     for (size_t i = 0; w->is_exact_device && i < w->parameter_count; i++) {
         const cddp_tensor *t = &w->parameters[i].expected;
         CD_TRY(t->device->divide(t, t, (int64_t)reduction->divisor, NULL, err));

@@ -40,9 +40,10 @@ typedef struct cd_window {
     cd_numbers numbers;
     bool is_valid, is_exact_device, divided; /* divided: contributions hold divided values */
     bool rounds; /* a sample's own computation was seen to round: sums are then taken over whole micro-batches */
+    bool counts; /* the rank at hand is averaged; of another one only who fired matters */
     uint32_t contributors, parts;
     /* What it was computed for. */
-    uint32_t step, micro_first, micro_step;
+    uint32_t step, micro_first, micro_step, rank_first, rank_count;
     uint64_t divisor, digest;
     cd_oracle_division division;
     cddp_dtype wire;

@@ -33,6 +33,7 @@ struct cd_averaging {
     cddp_grad **grads; /* (parameter_count) of the module */
     size_t parameter_count;
     uint32_t parameters, state; /* who agrees since the last step: block sizes */
+    uint32_t gradients;         /* of the step at hand: the block over which the hook averages */
     uint32_t due;               /* of the step at hand: block size, 0: no average */
 };
 
@@ -135,12 +136,24 @@ void cd_trainer_tell_agreement(cd_trainer *t)
     if (a == NULL) {
         return;
     }
-    const uint32_t gradients = reduced_over(t);
-    a->state = least_of(a->state, gradients);
+    a->gradients = reduced_over(t);
+    a->state = least_of(a->state, a->gradients);
     a->due = due_at(t, t->step);
     const uint32_t stepped = least_of(a->parameters, a->state);
     a->parameters = a->due > stepped ? a->due : stepped;
-    CD_EMIT(t->tracer, agreement, NULL, .gradients = gradients, .parameters = a->parameters, .state = a->state);
+    CD_EMIT(t->tracer, agreement, NULL, .gradients = a->gradients, .parameters = a->parameters, .state = a->state);
+}
+
+bool cd_trainer_has_block(const cd_trainer *t, uint32_t *first, uint32_t *ranks)
+{
+    const struct cd_averaging *a = t->averaging;
+    if (a == NULL || t->hook == NULL || t->inner_hook != NULL ||
+        (t->hook->agreement == NULL && (t->hook->flags & CDDP_HOOK_NO_COMM) == 0)) {
+        return false;
+    }
+    *ranks = a->gradients;
+    *first = t->rank->rank / a->gradients * a->gradients;
+    return true;
 }
 
 /* ---- what is kept ---- */

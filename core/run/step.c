@@ -119,7 +119,7 @@ static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_err
     }
     CD_TRY(cd_trainer_show(t, err));
     CD_TRY(declared_divisor(t, last->place.step, &divisor, err));
-    const cd_oracle_reduction reduction = {.step = last->place.step,
+    cd_oracle_reduction reduction = {.step = last->place.step,
                                            .micro_step = last->place.micro_step,
                                            .division = declared_division(t),
                                            .wire = t->wire,
@@ -134,6 +134,14 @@ static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_err
                                            .divisor = divisor,
                                            .micro_first = t->window_first,
                                            .gradients = t->grad_views};
+    uint32_t first, ranks;
+    if (cd_trainer_has_block(t, &first, &ranks)) { /* LSG-02: the true mean over the block */
+        reduction.lossy = false;
+        reduction.division = CD_ORACLE_DIVISION_TRUE;
+        reduction.divisor = ranks;
+        reduction.rank_first = first;
+        reduction.rank_count = ranks < t->plan->world.size ? ranks : 0;
+    }
     CD_TRY(cd_oracle_judge_gradients(t->oracle, &reduction, t->buffer_views, err));
     return CDDP_OK;
 }

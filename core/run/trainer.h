@@ -164,6 +164,8 @@ cddp_status cd_trainer_run_collectives(cd_trainer *t, cd_place_in_step place, cd
 cddp_status cd_trainer_open_averager(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_close_averager(cd_trainer *t);
 void cd_trainer_tell_agreement(cd_trainer *t);
+/* Whether an averager is in force and the hook says over which blocks it averages: of this rank's, the first rank and the size. */
+bool cd_trainer_has_block(const cd_trainer *t, uint32_t *first, uint32_t *ranks);
 cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 /* LSG-04: its step is the one number that a checkpoint keeps. */
 cddp_status cd_trainer_save_averager(const cd_trainer *t, const cddp_state_writer *writer, cddp_error *err) CDDP_MUST_CHECK;

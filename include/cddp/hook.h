@@ -112,7 +112,8 @@ typedef struct cddp_hook {
     ** future completes. hook-conformance holds the hook to it. */
     uint64_t (*promise)(const void *self, const cddp_grad_bucket *bucket);
     /* (optional: default all) called when: a backward may begin. does: how many consecutive ranks of the group the next
-    ** synchronised backward will give the same result; 0: all. For local SGD, whose ranks drift apart on purpose. */
+    ** synchronised backward will give the same result: the mean over them, divided before the sum; 0: all. For local SGD, whose
+    ** ranks drift apart on purpose. */
     uint32_t (*agreement)(const void *self);
     /* (optional, both or neither) for the reducer's accumulate_in_hook. called when: a backward begins, inside no_sync
     ** or not; and when a gradient has come into being: contiguous, as its slice of a bucket. The hook adds it up; the
