@@ -12,6 +12,7 @@
 ** Not here: what a kernel computes (kernels.cu), memory and streams (cuda.c).
 */
 #include "backends/nccl/cuda.h"
+#include "backends/nccl/layers.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
@@ -623,4 +624,5 @@ const cddp_device cd_cuda_device = {.size = sizeof cd_cuda_device,
                                     .mark_destroy = cuda_mark_destroy,
                                     .mark_record = cuda_mark_record,
                                     .mark_wait = cuda_mark_wait,
+                                    .layers = &cd_cuda_layers,
                                     .orthonormalize = cuda_orthonormalize};

@@ -200,8 +200,7 @@ static cddp_status run_kernel(run *r, const cd_node *node, const cd_op_call *cal
         CD_TRY(cd_graph_tensor(r->graph, t->dtype, t->sizes, t->dim_count, &grad->value, err));
     }
     if (!computes) return CDDP_OK;
-    unsigned type = node->outputs[0].dtype == CDDP_F64 ? 1 : 0;
-    return node->op->backward[type](call, err);
+    return cd_op_run(node->op, call, true, err);
 }
 
 static cddp_status go_back(run *r, cd_node *node, cddp_error *err)

@@ -49,7 +49,10 @@ cddp_status cd_graph_create(cd_module *module, const cddp_allocator *allocator, 
     size_t count = module->parameter_count;
     g->accumulate = cd_allocate_array(allocator, count, sizeof(cd_node *));
     g->parameters = cd_allocate_array(allocator, count, sizeof(cd_value *));
-    const bool is_staged = (module->device->flags & CDDP_DEVICE_VALUES) && !cd_device_is_direct(module->device);
+    const bool is_far = (module->device->flags & CDDP_DEVICE_VALUES) && !cd_device_is_direct(module->device);
+    g->layers = is_far ? cd_device_layers(module->device) : NULL;
+    const bool is_staged = is_far && g->layers == NULL;
+    cd_tape_init(&g->tape, module->device, allocator);
     g->device = is_staged ? cddp_device_cpu() : module->device;
     if (is_staged) g->staged = cd_allocate_array(allocator, count, sizeof(cddp_tensor));
     if (g->accumulate == NULL || g->parameters == NULL || (is_staged && g->staged == NULL)) {
@@ -76,11 +79,15 @@ void cd_graph_begin(cd_graph *graph)
     graph->node_count = 0;
     graph->sequence = 0;
     graph->segment = NULL;
+    cd_tape_rewind(&graph->tape);
     memset(graph->accumulate, 0, graph->module->parameter_count * sizeof(cd_node *));
     memset(graph->parameters, 0, graph->module->parameter_count * sizeof(cd_value *));
 }
 
-bool cd_graph_computes(const cd_graph *graph) { return (graph->device->flags & CDDP_DEVICE_HOST) != 0; }
+bool cd_graph_computes(const cd_graph *graph)
+{
+    return (graph->device->flags & CDDP_DEVICE_HOST) != 0 || graph->layers != NULL;
+}
 
 cddp_status cd_graph_push(cd_graph *graph, size_t bytes, void **memory, cddp_error *err)
 {
@@ -93,7 +100,35 @@ cddp_status cd_graph_push(cd_graph *graph, size_t bytes, void **memory, cddp_err
 cddp_status cd_graph_tensor(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count,
                             cddp_tensor *tensor, cddp_error *err)
 {
-    cddp_tensor t = cddp_tensor_of(graph->device, NULL, 0, dtype, sizes, dim_count);
+    if (graph->layers != NULL && !graph->on_host && dtype != CDDP_I64)
+        return cd_tape_tensor(&graph->tape, dtype, sizes, dim_count, tensor, err);
+    return cd_graph_host_tensor(graph, dtype, sizes, dim_count, tensor, err);
+}
+
+cddp_status cd_graph_give(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count,
+                          const void *values, cddp_tensor *tensor, cddp_error *err)
+{
+    CD_ASSERT(graph->layers != NULL);
+    cddp_tensor t;
+    CD_TRY(cd_tape_tensor(&graph->tape, dtype, sizes, dim_count, &t, err));
+    size_t bytes = (size_t)cddp_tensor_numel(&t) * cddp_dtype_bytes(dtype);
+    if (values != NULL && bytes > 0) CD_TRY(t.device->write(&t, values, bytes, err));
+    *tensor = t;
+    return CDDP_OK;
+}
+
+cddp_status cd_graph_place(cd_graph *graph, const cddp_tensor *host, cddp_tensor *placed, cddp_error *err)
+{
+    *placed = *host;
+    if (graph->layers == NULL || graph->on_host || host->dtype == CDDP_I64) return CDDP_OK;
+    return cd_graph_give(graph, host->dtype, host->sizes, host->dim_count, cd_tensor_data(host), placed, err);
+}
+
+cddp_status cd_graph_host_tensor(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count,
+                                 cddp_tensor *tensor, cddp_error *err)
+{
+    const cddp_device *device = graph->layers != NULL ? cddp_device_cpu() : graph->device;
+    cddp_tensor t = cddp_tensor_of(device, NULL, 0, dtype, sizes, dim_count);
     if (cd_graph_computes(graph) || dtype == CDDP_I64)
         CD_TRY(cd_graph_push(graph, (size_t)cddp_tensor_numel(&t) * cddp_dtype_bytes(dtype), &t.storage, err));
     *tensor = t;
@@ -291,6 +326,7 @@ void cd_graph_destroy(cd_graph *graph)
     if (graph == NULL) return;
     size_t count = graph->module->parameter_count;
     cd_arena_fini(&graph->arena);
+    cd_tape_fini(&graph->tape);
     cd_release(graph->allocator, graph->nodes, graph->node_capacity * sizeof *graph->nodes);
     cd_release(graph->allocator, graph->accumulate, count * sizeof(cd_node *));
     cd_release(graph->allocator, graph->parameters, count * sizeof(cd_value *));

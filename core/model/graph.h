@@ -7,8 +7,10 @@
 ** iteration allocates nothing.
 **
 ** On devices without values (symbol, shape) the graph has the same nodes and edges and no arithmetic: values have
-** sizes and no storage. On devices whose values the host cannot touch at once the tape holds copies: a parameter is
-** read when it is first used, its gradient is written when it is accumulated.
+** sizes and no storage. On devices that compute layers themselves (cddp_device.layers) values are in the device's
+** memory, i64 tensors and what ops keep for themselves in the host's. On other devices whose values the host cannot
+** touch at once the tape holds copies: a parameter is read when it is first used, its gradient is written when it is
+** accumulated.
 **
 ** Lifetime   create → (begin → forward → backward)* → destroy. Values and nodes are borrowed until the next
 **            begin. The module outlives the graph.
@@ -17,6 +19,7 @@
 #pragma once
 #include "core/base/arena.h"
 #include "core/model/module.h"
+#include "core/model/tape.h"
 
 typedef struct cd_graph cd_graph;
 typedef struct cd_node cd_node;
@@ -90,6 +93,9 @@ struct cd_graph {
     cd_module *module;
     const cddp_device *device; /* of values on the tape: the module's, or cpu when it is staged */
     const cddp_allocator *allocator;
+    const cddp_layers *layers; /* of the device, or NULL: kernels run on the host */
+    cd_tape tape;              /* device memory of values, where layers is not NULL */
+    bool on_host;              /* a kernel runs over copies: tensors are the host's meanwhile */
     cd_arena arena;
     cddp_allocator scratch; /* allocates from the arena; whoever uses it rewinds to a mark */
     cd_graph_callbacks callbacks;
@@ -120,6 +126,16 @@ cddp_status cd_graph_push(cd_graph *graph, size_t bytes, void **memory, cddp_err
 /* A tensor in the tape, zeroed, without storage where the graph does not compute. i64 tensors always have storage. */
 cddp_status cd_graph_tensor(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count,
                             cddp_tensor *tensor, cddp_error *err) CDDP_MUST_CHECK;
+/* The same in memory that the host may write, whatever the graph's device; cd_graph_place brings it to where values
+** are: the tensor itself, or a copy on the tape's device. */
+cddp_status cd_graph_host_tensor(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count,
+                                 cddp_tensor *tensor, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_graph_place(cd_graph *graph, const cddp_tensor *host, cddp_tensor *placed,
+                           cddp_error *err) CDDP_MUST_CHECK;
+/* For ops of a graph with layers: a tensor of any dtype on its device, zeroed; filled from the host where values is
+** not NULL. */
+cddp_status cd_graph_give(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count,
+                          const void *values, cddp_tensor *tensor, cddp_error *err) CDDP_MUST_CHECK;
 /* A value that wants no gradient: an input, a target. The tensor is borrowed until the next begin. */
 cddp_status cd_graph_input(cd_graph *graph, const cddp_tensor *tensor, cd_value **value,
                            cddp_error *err) CDDP_MUST_CHECK;

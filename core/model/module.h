@@ -13,6 +13,8 @@
 
 #include "core/base/prng.h"
 
+#include <stddef.h>
+
 #define CD_NAME_BYTES_MAX 192
 #define CD_SCOPES_MAX 16
 
@@ -89,6 +91,14 @@ static inline bool cd_device_is_direct(const cddp_device *device)
 {
     const uint32_t needed = CDDP_DEVICE_VALUES | CDDP_DEVICE_HOST;
     return (device->flags & (needed | CDDP_DEVICE_ASYNC)) == needed;
+}
+
+/* What the device computes of a model by itself, or NULL. */
+static inline const cddp_layers *cd_device_layers(const cddp_device *device)
+{
+    const size_t needed = offsetof(cddp_device, layers) + sizeof device->layers;
+    if (device->size < needed || device->layers == NULL || device->layers->abi != CDDP_LAYERS_ABI) return NULL;
+    return device->layers;
 }
 
 /* Allocator and device are borrowed until destroy. */

@@ -51,13 +51,9 @@ cddp_status cd_op_check_dtypes(const char *layer, cd_value *const *inputs, uint3
     return CDDP_OK;
 }
 
-/* The element type in which an op runs: that of its first output with real numbers. */
-static unsigned kernel_of(const cd_apply *apply) { return apply->shapes[0].dtype == CDDP_F64 ? 1 : 0; }
-
 static cddp_status run_forward(cd_graph *graph, const cd_apply *apply, cd_value *const *outputs, cddp_error *err)
 {
-    cd_op_fn kernel = apply->op->forward[kernel_of(apply)];
-    if (!cd_graph_computes(graph) || kernel == NULL) return CDDP_OK;
+    if (!cd_graph_computes(graph) || apply->op->forward[0] == NULL) return CDDP_OK;
     void *memory = NULL;
     CD_TRY(cd_graph_push(graph, (apply->input_count + apply->output_count) * sizeof(cddp_tensor), &memory, err));
     cddp_tensor *inputs = memory, *made = inputs + apply->input_count;
@@ -70,7 +66,7 @@ static cddp_status run_forward(cd_graph *graph, const cd_apply *apply, cd_value 
                        .output_count = apply->output_count,
                        .inputs = inputs,
                        .outputs = made};
-    return kernel(&call, err);
+    return cd_op_run(apply->op, &call, false, err);
 }
 
 cddp_status cd_op_apply(cd_graph *graph, const cd_apply *apply, cd_value **outputs, cddp_error *err)

@@ -5,6 +5,9 @@
 ** inputs, outputs and state saved. The engine calls backward with every wanted input gradient zeroed; a kernel
 ** adds into it. A route passes gradients on unchanged (sink, add, reshape) and works on every device.
 **
+** Where the tape is a device's own (cddp_device.layers), a layer that the device has runs there, and the kernels of
+** another one run on the host over copies of what the call names (cd_op_run).
+**
 ** Promise of every kernel unless it says otherwise: the bits of a sample do not depend on the batch around it,
 ** and the gradient of a parameter is the left fold, in sample order, of the gradients of single samples.
 */
@@ -31,12 +34,17 @@ struct cd_op {
     cd_op_fn forward[2];  /* f32, f64; may be NULL with a route */
     cd_op_fn backward[2];
     cd_op_fn route; /* passes gradients on; in_grads start undefined */
+    bool through_device; /* its kernels touch tensors through the device table alone */
+    cddp_layer layer;    /* what a device may compute in the kernels' place, or NONE */
+    /* does: refuses what the kernel would refuse, and fills in what the layer is given besides inputs; layer NONE: the
+    ** host this time. NULL: nothing to fill in. */
+    cddp_status (*describe)(const cd_op_call *call, cddp_layer_call *layer, cddp_error *err);
 };
 
 /* The table of an op whose kernels are <fn>_forward and <fn>_backward of a kernels header (each_real.h). */
-#define CD_OP(text, fn)                                                                                                \
+#define CD_OP(text, fn, device_layer, device_describe)                                                                 \
     {                                                                                                                  \
-        .name = (text), .forward = {fn##_forward_f32, fn##_forward_f64}, .backward = {                                 \
+        .name = (text), .layer = (device_layer), .describe = (device_describe), .forward = {fn##_forward_f32, fn##_forward_f64}, .backward = {                                 \
             fn##_backward_f32,                                                                                         \
             fn##_backward_f64                                                                                          \
         }                                                                                                              \
@@ -51,6 +59,9 @@ typedef struct cd_apply {
     uint32_t output_count;
 } cd_apply;
 cddp_status cd_op_apply(cd_graph *graph, const cd_apply *apply, cd_value **outputs, cddp_error *err) CDDP_MUST_CHECK;
+
+/* Runs an op's forward or backward kernel, here or on the tape's device. The graph computes. */
+cddp_status cd_op_run(const cd_op *op, const cd_op_call *call, bool is_backward, cddp_error *err) CDDP_MUST_CHECK;
 
 /* Sizes and dtype without storage, for cd_apply.shapes. */
 cddp_tensor cd_shape_of(cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count);

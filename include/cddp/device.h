@@ -17,7 +17,7 @@
 **            operation rounds to it. Integers wrap.
 */
 #pragma once
-#include "cddp/tensor.h"
+#include "cddp/layers.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -123,6 +123,10 @@ struct cddp_device {
     ** column: divided by norm + epsilon (0 where that is 0), then its projection taken from every later one; sums in
     ** f64 in the device's stated order. (optional: NULL where the host can do it in the storage itself) */
     cddp_status (*orthonormalize)(const cddp_tensor *matrix, double epsilon, cddp_stream *stream, cddp_error *err);
+
+    /* What the device computes of a model by itself. (optional: NULL: models are computed on the host, over copies
+    ** where its storage is not the host's) */
+    const cddp_layers *layers;
 };
 
 /* The three devices that need nothing from outside. Returns borrowed static tables. */

@@ -32,7 +32,7 @@ fi
 grep -E 'backend nccl' "$build.log"
 
 say "building with $jobs jobs"
-targets=(cuda_twin_gpu_test nccl_gpu_test gpu_copy_bench)
+targets=(cuda_twin_gpu_test cuda_layers_gpu_test nccl_gpu_test gpu_copy_bench)
 [ $verifier = ON ] && targets+=(cddp-verify nccl_module_test)
 timeout "$(left)" cmake --build "$build" -j "$jobs" --target "${targets[@]}" >"$build.log" 2>&1 || { tail -30 "$build.log"; exit 1; }
 
@@ -55,6 +55,7 @@ step() {
 tests=$build/tests/gpu
 command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 step "kernels and device beside the cpu" "$tests/cuda_twin_gpu_test"
+step "layers, optimizers and trainings beside the cpu" "$tests/cuda_layers_gpu_test"
 step "backend: battery, streams, failures, the reducer" "$tests/nccl_gpu_test"
 if [ $verifier = ON ]; then
     "$build/bin/cddp-verify" doctor
@@ -65,6 +66,7 @@ fi
 if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck; do
         step "compute-sanitizer $tool" compute-sanitizer --tool $tool --error-exitcode 9 "$tests/cuda_twin_gpu_test" --only '*a_bucket*'
+        step "compute-sanitizer $tool, layers" compute-sanitizer --tool $tool --error-exitcode 9 "$tests/cuda_layers_gpu_test" --only '*wait_for_nothing*'
     done
 else
     skipped+=("compute-sanitizer (not installed)")

@@ -7,10 +7,10 @@
 #define KERNELS "core/model/layers/activation_kernels.h"
 #include "core/model/layers/each_real.h"
 
-static const cd_op relu_op = CD_OP("Relu", relu);
-static const cd_op gelu_op = CD_OP("Gelu", gelu);
-static const cd_op tanh_op = CD_OP("Tanh", tanh);
-static const cd_op sigmoid_op = CD_OP("Sigmoid", sigmoid);
+static const cd_op relu_op = CD_OP("Relu", relu, CDDP_LAYER_RELU, NULL);
+static const cd_op gelu_op = CD_OP("Gelu", gelu, CDDP_LAYER_GELU, NULL);
+static const cd_op tanh_op = CD_OP("Tanh", tanh, CDDP_LAYER_TANH, NULL);
+static const cd_op sigmoid_op = CD_OP("Sigmoid", sigmoid, CDDP_LAYER_SIGMOID, NULL);
 
 static cddp_status apply_to(cd_graph *graph, const cd_op *op, cd_value *x, cd_value **y, cddp_error *err)
 {

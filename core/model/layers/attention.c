@@ -23,10 +23,19 @@ static attention_sizes sizes_of(const cd_op_call *c)
                              .causal = a->causal};
 }
 
+static cddp_status describe(const cd_op_call *c, cddp_layer_call *layer, cddp_error *err)
+{
+    (void)err;
+    const cd_attention *a = c->state;
+    layer->integers[0] = a->heads;
+    layer->integers[1] = a->causal;
+    return CDDP_OK;
+}
+
 #define KERNELS "core/model/layers/attention_kernels.h"
 #include "core/model/layers/each_real.h"
 
-static const cd_op attention_op = CD_OP("Attention", attention);
+static const cd_op attention_op = CD_OP("Attention", attention, CDDP_LAYER_ATTENTION, describe);
 
 cddp_status cd_attention_layer(cd_graph *graph, cd_value *qkv, const cd_attention *attention, cd_value **y,
                                cddp_error *err)

@@ -19,6 +19,7 @@ typedef struct batch_norm_state {
     int64_t samples, channels, area;
     double count;                    /* values per channel, over all ranks that share statistics */
     double *mean, *spread, *inverse; /* (channels) spread: Σ(x-mean)² */
+    cddp_tensor there;               /* f64 (3, channels): the same on a device that computes */
 } batch_norm_state;
 
 /* The running statistics where kernels can reach them: the buffers themselves, or copies on the tape. */
@@ -83,20 +84,46 @@ static cddp_status gather_moments(const cd_op_call *c, batch_norm_state *s, cddp
     return CDDP_OK;
 }
 
+static cddp_status check_count(double count, cddp_error *err)
+{
+    if (count >= 2) return CDDP_OK;
+    return cd_fail(err, CDDP_E_ARG, "batch norm: expected more than 1 value per channel when training, got %g", count);
+}
+
 static cddp_status combine_moments(const cd_op_call *c, batch_norm_state *s, cddp_error *err)
 {
     if (is_shared(c->graph, s)) CD_TRY(gather_moments(c, s, err));
-    if (s->count < 2)
-        return cd_fail(err, CDDP_E_ARG, "batch norm: expected more than 1 value per channel when training, got %g",
-                       s->count);
+    CD_TRY(check_count(s->count, err));
     for (int64_t k = 0; k < s->channels; k++) s->inverse[k] = 1 / sqrt(s->spread[k] / s->count + s->norm.eps);
+    return CDDP_OK;
+}
+
+/* Statistics of all ranks go through the host, which exchanges them. */
+static cddp_status describe(const cd_op_call *c, cddp_layer_call *layer, cddp_error *err)
+{
+    batch_norm_state *s = c->state;
+    const cd_buffer *buffers = s->module->buffers;
+    if (s->training && is_shared(c->graph, s)) {
+        layer->layer = CDDP_LAYER_NONE;
+        return CDDP_OK;
+    }
+    if (s->training) CD_TRY(check_count((double)(s->samples * s->area), err));
+    if (s->there.device == NULL)
+        CD_TRY(cd_graph_give(c->graph, CDDP_F64, (const int64_t[2]){3, s->channels}, 2, NULL, &s->there, err));
+    layer->integers[0] = s->training;
+    layer->reals[0] = s->norm.eps;
+    layer->reals[1] = s->norm.momentum;
+    layer->given[0] = buffers[s->norm.running_mean].tensor;
+    layer->given[1] = buffers[s->norm.running_var].tensor;
+    layer->given[2] = buffers[s->norm.num_batches_tracked].tensor;
+    layer->given[3] = s->there;
     return CDDP_OK;
 }
 
 #define KERNELS "core/model/layers/batch_norm_kernels.h"
 #include "core/model/layers/each_real.h"
 
-static const cd_op batch_norm_op = CD_OP("BatchNorm", batch_norm);
+static const cd_op batch_norm_op = CD_OP("BatchNorm", batch_norm, CDDP_LAYER_BATCH_NORM, describe);
 
 cddp_status cd_batch_norm_register(cd_module *module, int64_t channels, cddp_dtype dtype, cd_batch_norm *norm,
                                    cddp_error *err)

@@ -55,12 +55,28 @@ static pool_sizes pool_sizes_of(const cddp_tensor *large, const void *state)
                         .size = *(const int64_t *)state};
 }
 
+static cddp_status describe_conv(const cd_op_call *c, cddp_layer_call *layer, cddp_error *err)
+{
+    (void)err;
+    const cd_conv2d *conv = c->state;
+    layer->integers[0] = conv->stride;
+    layer->integers[1] = conv->padding;
+    return CDDP_OK;
+}
+
+static cddp_status describe_resize(const cd_op_call *c, cddp_layer_call *layer, cddp_error *err)
+{
+    (void)err;
+    layer->integers[0] = *(const int64_t *)c->state;
+    return CDDP_OK;
+}
+
 #define KERNELS "core/model/layers/conv_kernels.h"
 #include "core/model/layers/each_real.h"
 
-static const cd_op conv_op = CD_OP("Conv2d", conv);
-static const cd_op pool_op = CD_OP("AveragePool2d", pool);
-static const cd_op upsample_op = CD_OP("Upsample2d", upsample);
+static const cd_op conv_op = CD_OP("Conv2d", conv, CDDP_LAYER_CONV2D, describe_conv);
+static const cd_op pool_op = CD_OP("AveragePool2d", pool, CDDP_LAYER_AVERAGE_POOL, describe_resize);
+static const cd_op upsample_op = CD_OP("Upsample2d", upsample, CDDP_LAYER_UPSAMPLE, describe_resize);
 
 cddp_status cd_conv2d_layer(cd_graph *graph, cd_value *const operands[3], const cd_conv2d *conv, cd_value **y,
                             cddp_error *err)

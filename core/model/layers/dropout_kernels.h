@@ -3,7 +3,7 @@
 
 static cddp_status K(dropout_apply)(const cd_op_call *c, const REAL *from, REAL *to)
 {
-    const cd_dropout *d = c->state;
+    const cd_dropout *d = &((const dropout_state *)c->state)->dropout;
     int64_t samples = c->inputs[0].sizes[0], width = cd_tensor_row_numel(&c->inputs[0]);
     REAL scale = (REAL)(1 / (1 - d->probability));
     for (int64_t s = 0; s < samples; s++) {

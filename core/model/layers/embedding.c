@@ -10,7 +10,53 @@ typedef struct embedding_state {
     const int64_t *indices; /* (samples, positions) */
     int64_t samples, positions, rows, width;
     bool bag, sparse;
+    cddp_tensor there[CDDP_LAYER_GIVEN]; /* on a device that computes: as CDDP_LAYER_EMBEDDING lists them */
 } embedding_state;
+
+static cddp_status check_index(const embedding_state *e, int64_t index, int64_t sample, cddp_error *err)
+{
+    if (index >= 0 && index < e->rows) return CDDP_OK;
+    return cd_fail(err, CDDP_E_ARG, "embedding: index %lld of sample %lld is not in 0 … %lld", (long long)index,
+                   (long long)sample, (long long)e->rows - 1);
+}
+
+/* The places of every row that is hit, in order, one row after the other: a gradient has no place to look for then. */
+static cddp_status sort_places(const cd_op_call *c, embedding_state *e, cddp_error *err)
+{
+    const int64_t count = e->samples * e->positions;
+    void *memory = NULL;
+    CD_TRY(cd_graph_push(c->graph, (size_t)(e->rows + 3 * count + 1) * sizeof(int64_t), &memory, err));
+    int64_t *next = memory, *hit = next + e->rows, *start = hit + count, *places = start + count + 1, hits = 0;
+    for (int64_t i = 0; i < count; i++) {
+        CD_TRY(check_index(e, e->indices[i], i / e->positions, err));
+        next[e->indices[i]]++;
+    }
+    for (int64_t row = 0, at = 0; row < e->rows; row++) {
+        const int64_t used = next[row];
+        next[row] = at;
+        if (used == 0) continue;
+        hit[hits] = row;
+        start[hits++] = at;
+        at += used;
+        start[hits] = at;
+    }
+    for (int64_t i = 0; i < count; i++) places[next[e->indices[i]]++] = i;
+    const int64_t bounds = hits + 1;
+    CD_TRY(cd_graph_give(c->graph, CDDP_I64, (const int64_t[2]){e->samples, e->positions}, 2, e->indices, &e->there[0],
+                         err));
+    CD_TRY(cd_graph_give(c->graph, CDDP_I64, &hits, 1, hit, &e->there[1], err));
+    CD_TRY(cd_graph_give(c->graph, CDDP_I64, &bounds, 1, start, &e->there[2], err));
+    return cd_graph_give(c->graph, CDDP_I64, &count, 1, places, &e->there[3], err);
+}
+
+static cddp_status describe(const cd_op_call *c, cddp_layer_call *layer, cddp_error *err)
+{
+    embedding_state *e = c->state;
+    if (e->there[0].device == NULL) CD_TRY(sort_places(c, e, err));
+    for (int i = 0; i < CDDP_LAYER_GIVEN; i++) layer->given[i] = e->there[i];
+    layer->integers[0] = e->bag;
+    return CDDP_OK;
+}
 
 /* The gradient's storage: a dense table of zeros, or the rows that occur. *place (rows): where each row went, or
 ** NULL for dense. */
@@ -43,6 +89,8 @@ static cddp_status make_gradient(const cd_op_call *c, int64_t **place, cddp_erro
 
 static const cd_op embedding_op = {.name = "Embedding",
                                    .makes_gradients = true,
+                                   .layer = CDDP_LAYER_EMBEDDING,
+                                   .describe = describe,
                                    .forward = {embedding_forward_f32, embedding_forward_f64},
                                    .backward = {embedding_backward_f32, embedding_backward_f64}};
 

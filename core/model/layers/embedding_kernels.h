@@ -13,9 +13,7 @@ static cddp_status K(embedding_forward)(const cd_op_call *c, cddp_error *err)
     const int64_t *index = e->indices;
     for (int64_t s = 0; s < e->samples; s++)
         for (int64_t t = 0; t < e->positions; t++, index++) {
-            if (*index < 0 || *index >= e->rows)
-                return cd_fail(err, CDDP_E_ARG, "embedding: index %lld of sample %lld is not in 0 … %lld",
-                               (long long)*index, (long long)s, (long long)e->rows - 1);
+            CD_TRY(check_index(e, *index, s, err));
             REAL *to = y + (e->bag ? s : s * e->positions + t) * e->width;
             for (int64_t i = 0; i < e->width; i++) {
                 if (e->bag)

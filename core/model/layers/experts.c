@@ -12,12 +12,60 @@ typedef struct take_state {
     int64_t expert;
 } take_state;
 
+typedef struct gate_state {
+    int64_t *expert;   /* (samples) */
+    cddp_tensor there; /* the same on a device that computes */
+} gate_state;
+
+static cddp_status describe_gate(const cd_op_call *c, cddp_layer_call *layer, cddp_error *err)
+{
+    gate_state *g = c->state;
+    if (g->there.device == NULL)
+        CD_TRY(cd_graph_give(c->graph, CDDP_I64, c->inputs[0].sizes, 1, NULL, &g->there, err));
+    layer->given[0] = g->there;
+    return CDDP_OK;
+}
+
+static cddp_status describe_take(const cd_op_call *c, cddp_layer_call *layer, cddp_error *err)
+{
+    (void)err;
+    const take_state *t = c->state;
+    layer->integers[0] = t->expert;
+    layer->given[0] = t->routing.expert_there;
+    layer->given[1] = t->routing.position_there;
+    return CDDP_OK;
+}
+
+static cddp_status describe_combine(const cd_op_call *c, cddp_layer_call *layer, cddp_error *err)
+{
+    (void)err;
+    const cd_routing *r = c->state;
+    layer->given[0] = r->expert_there;
+    layer->given[1] = r->position_there;
+    return CDDP_OK;
+}
+
+/* How many rows an expert gets decides what runs next, so the host waits for the choice here. */
+static cddp_status read_choice(const gate_state *g, int64_t samples, cddp_error *err)
+{
+    if (g->there.device == NULL || samples == 0) return CDDP_OK;
+    return g->there.device->read(&g->there, g->expert, (size_t)samples * sizeof(int64_t), err);
+}
+
+static cddp_status place_routing(cd_graph *graph, cd_routing *routing, cddp_error *err)
+{
+    if (graph->layers == NULL) return CDDP_OK;
+    const int64_t *n = &routing->sample_count;
+    CD_TRY(cd_graph_give(graph, CDDP_I64, n, 1, routing->expert, &routing->expert_there, err));
+    return cd_graph_give(graph, CDDP_I64, n, 1, routing->position, &routing->position_there, err);
+}
+
 #define KERNELS "core/model/layers/experts_kernels.h"
 #include "core/model/layers/each_real.h"
 
-static const cd_op gate_op = CD_OP("Top1Gate", gate);
-static const cd_op take_op = CD_OP("ExpertTake", take);
-static const cd_op combine_op = CD_OP("ExpertCombine", combine);
+static const cd_op gate_op = CD_OP("Top1Gate", gate, CDDP_LAYER_GATE, describe_gate);
+static const cd_op take_op = CD_OP("ExpertTake", take, CDDP_LAYER_TAKE, describe_take);
+static const cd_op combine_op = CD_OP("ExpertCombine", combine, CDDP_LAYER_COMBINE, describe_combine);
 
 cddp_status cd_route_top1(cd_graph *graph, cd_value *logits, const int64_t *sample_ids, cd_routing *routing,
                           cddp_error *err)
@@ -31,20 +79,26 @@ cddp_status cd_route_top1(cd_graph *graph, cd_value *logits, const int64_t *samp
     int64_t samples = t->sizes[0], experts = t->sizes[1];
     void *memory = NULL, *state = NULL;
     CD_TRY(cd_graph_push(graph, (size_t)(2 * samples + experts) * sizeof(int64_t), &memory, err));
-    CD_TRY(cd_graph_push(graph, sizeof(int64_t *), &state, err));
+    CD_TRY(cd_graph_push(graph, sizeof(gate_state), &state, err));
     int64_t *expert = memory, *position = expert + samples, *count = position + samples;
-    *(int64_t **)state = expert;
+    *(gate_state *)state = (gate_state){.expert = expert};
     cddp_tensor shape = cd_shape_of(t->dtype, &samples, 1);
     cd_apply apply = {
         .op = &gate_op, .inputs = &logits, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
     cd_value *gates = NULL;
     CD_TRY(cd_op_apply(graph, &apply, &gates, err));
+    CD_TRY(read_choice(state, samples, err));
     for (int64_t s = 0; s < samples; s++) {
         if (!cd_graph_computes(graph)) expert[s] = sample_ids[s] % experts;
         position[s] = count[expert[s]]++;
     }
-    *routing = (cd_routing){samples, experts, expert, position, count, gates};
-    return CDDP_OK;
+    *routing = (cd_routing){.sample_count = samples,
+                            .expert_count = experts,
+                            .expert = expert,
+                            .position = position,
+                            .count = count,
+                            .gates = gates};
+    return place_routing(graph, routing, err);
 }
 
 cddp_status cd_expert_take(cd_graph *graph, cd_value *x, const cd_routing *routing, int64_t expert, cd_value **rows,

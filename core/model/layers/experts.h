@@ -14,6 +14,7 @@ typedef struct cd_routing {
     const int64_t *position; /* (sample_count) its row within its expert's batch */
     const int64_t *count;    /* (expert_count) samples per expert */
     cd_value *gates;         /* (sample_count) softmax probability of the chosen expert */
+    cddp_tensor expert_there, position_there; /* on a device that computes layers; else undefined */
 } cd_routing;
 
 /* logits (sample_count, experts). Where the graph does not compute, sample s goes to expert sample_ids[s] mod experts.

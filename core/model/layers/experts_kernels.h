@@ -22,7 +22,7 @@ static cddp_status K(gate_forward)(const cd_op_call *c, cddp_error *err)
     (void)err;
     const REAL *logits = cd_tensor_data(&c->inputs[0]);
     REAL *gates = cd_tensor_data(&c->outputs[0]);
-    int64_t *expert = *(int64_t *const *)c->state, n = c->inputs[0].sizes[1];
+    int64_t *expert = ((const gate_state *)c->state)->expert, n = c->inputs[0].sizes[1];
     for (int64_t s = 0; s < c->inputs[0].sizes[0]; s++, logits += n) {
         expert[s] = K(argmax)(logits, n);
         gates[s] = K(share_of)(logits, n, expert[s], logits[expert[s]]);
@@ -37,7 +37,7 @@ static cddp_status K(gate_backward)(const cd_op_call *c, cddp_error *err)
     const REAL *logits = cd_tensor_data(&c->inputs[0]), *gates = cd_tensor_data(&c->outputs[0]);
     const REAL *dgates = cd_tensor_data(&c->out_grads[0].value);
     REAL *dlogits = cd_tensor_data(&c->in_grads[0].value);
-    const int64_t *expert = *(int64_t *const *)c->state;
+    const int64_t *expert = ((const gate_state *)c->state)->expert;
     int64_t n = c->inputs[0].sizes[1];
     for (int64_t s = 0; s < c->inputs[0].sizes[0]; s++, logits += n, dlogits += n)
         for (int64_t i = 0; i < n; i++)

@@ -18,7 +18,7 @@ static int64_t scalar_count(const cddp_tensor *t) { return cddp_tensor_numel(t) 
 #define KERNELS "core/model/layers/inner_kernels.h"
 #include "core/model/layers/each_real.h"
 
-static const cd_op inner_op = CD_OP("Inner", inner);
+static const cd_op inner_op = CD_OP("Inner", inner, CDDP_LAYER_NONE, NULL);
 
 cddp_status cd_inner_layer(cd_graph *graph, const cd_inner *inner, cd_value **y, cddp_error *err)
 {

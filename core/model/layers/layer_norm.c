@@ -18,10 +18,18 @@ static norm_sizes sizes_of(const cd_op_call *c)
     return z;
 }
 
+static cddp_status describe(const cd_op_call *c, cddp_layer_call *layer, cddp_error *err)
+{
+    (void)c;
+    (void)err;
+    layer->reals[0] = LAYER_NORM_EPS;
+    return CDDP_OK;
+}
+
 #define KERNELS "core/model/layers/layer_norm_kernels.h"
 #include "core/model/layers/each_real.h"
 
-static const cd_op layer_norm_op = CD_OP("LayerNorm", layer_norm);
+static const cd_op layer_norm_op = CD_OP("LayerNorm", layer_norm, CDDP_LAYER_LAYER_NORM, describe);
 
 cddp_status cd_layer_norm(cd_graph *graph, cd_value *x, cd_value *weight, cd_value *bias, cd_value **y, cddp_error *err)
 {

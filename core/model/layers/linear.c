@@ -25,7 +25,7 @@ static linear_sizes sizes_of(const cd_op_call *c)
 #define KERNELS "core/model/layers/linear_kernels.h"
 #include "core/model/layers/each_real.h"
 
-static const cd_op linear_op = CD_OP("Linear", linear);
+static const cd_op linear_op = CD_OP("Linear", linear, CDDP_LAYER_LINEAR, NULL);
 
 cddp_status cd_linear(cd_graph *graph, cd_value *x, cd_value *weight, cd_value *bias, cd_value **y, cddp_error *err)
 {

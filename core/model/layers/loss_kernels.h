@@ -52,7 +52,7 @@ static REAL K(log_sum_exp)(const REAL *y, int64_t classes)
 static cddp_status K(cross_entropy_forward)(const cd_op_call *c, cddp_error *err)
 {
     const REAL *y = cd_tensor_data(&c->inputs[0]);
-    const int64_t *target = cd_tensor_data(c->state);
+    const int64_t *target = cd_tensor_data(&((const cross_entropy_state *)c->state)->classes);
     REAL *losses = cd_tensor_data(&c->outputs[0]);
     int64_t samples = c->inputs[0].sizes[0], classes = c->inputs[0].sizes[c->inputs[0].dim_count - 1];
     int64_t positions = cd_tensor_row_numel(&c->inputs[0]) / classes;
@@ -61,8 +61,7 @@ static cddp_status K(cross_entropy_forward)(const cd_op_call *c, cddp_error *err
         for (int64_t p = 0; p < positions; p++, y += classes, target++) {
             if (*target == CD_IGNORE_CLASS) continue;
             if (*target < 0 || *target >= classes)
-                return cd_fail(err, CDDP_E_ARG, "cross entropy: class %lld of sample %lld is not in 0 … %lld",
-                               (long long)*target, (long long)s, (long long)classes - 1);
+                return refuse_class(*target, s, classes, err);
             sum += K(log_sum_exp)(y, classes) - y[*target];
         }
         losses[s] = sum;
@@ -74,7 +73,7 @@ static cddp_status K(cross_entropy_backward)(const cd_op_call *c, cddp_error *er
 {
     (void)err;
     const REAL *y = cd_tensor_data(&c->inputs[0]), *dl = cd_tensor_data(&c->out_grads[0].value);
-    const int64_t *target = cd_tensor_data(c->state);
+    const int64_t *target = cd_tensor_data(&((const cross_entropy_state *)c->state)->classes);
     REAL *dy = cd_tensor_data(&c->in_grads[0].value);
     int64_t samples = c->inputs[0].sizes[0], classes = c->inputs[0].sizes[c->inputs[0].dim_count - 1];
     int64_t positions = cd_tensor_row_numel(&c->inputs[0]) / classes;

@@ -7,8 +7,6 @@
 #include "core/base/assert.h"
 #include "core/model/op.h"
 
-#include <string.h>
-
 /* ---- sink: every output separately ---- */
 
 static cddp_status sink_route(const cd_op_call *call, cddp_error *err)
@@ -53,8 +51,11 @@ static cddp_status add_route(const cd_op_call *call, cddp_error *err)
     return CDDP_OK;
 }
 
-static const cd_op add_op = {
-    .name = "Add", .keeps_nothing = true, .forward = {add_forward, add_forward}, .route = add_route};
+static const cd_op add_op = {.name = "Add",
+                             .keeps_nothing = true,
+                             .through_device = true,
+                             .forward = {add_forward, add_forward},
+                             .route = add_route};
 
 cddp_status cd_add(cd_graph *graph, cd_value *a, cd_value *b, cd_value **sum, cddp_error *err)
 {
@@ -83,8 +84,10 @@ static cddp_status scale_backward(const cd_op_call *call, cddp_error *err)
     return dx->device->scale(dx, &call->out_grads[0].value, *(const double *)call->state, NULL, err);
 }
 
-static const cd_op scale_op = {
-    .name = "Scale", .forward = {scale_forward, scale_forward}, .backward = {scale_backward, scale_backward}};
+static const cd_op scale_op = {.name = "Scale",
+                               .through_device = true,
+                               .forward = {scale_forward, scale_forward},
+                               .backward = {scale_backward, scale_backward}};
 
 cddp_status cd_scale(cd_graph *graph, cd_value *x, double factor, cd_value **y, cddp_error *err)
 {
@@ -113,6 +116,7 @@ static cddp_status cast_backward(const cd_op_call *call, cddp_error *err)
 
 static const cd_op cast_op = {.name = "Cast",
                               .keeps_nothing = true,
+                              .through_device = true,
                               .forward = {cast_forward, cast_forward},
                               .backward = {cast_backward, cast_backward}};
 
@@ -158,41 +162,36 @@ cddp_status cd_reshape(cd_graph *graph, cd_value *x, const int64_t *sizes, uint3
 static int64_t last_size(const cddp_tensor *t) { return t->sizes[t->dim_count - 1]; }
 
 /* Copies the last dimension of `part` to or from its place `start` in the last dimension of `whole`. */
-static void copy_columns(const cddp_tensor *whole, int64_t start, const cddp_tensor *part, bool into_whole)
+static cddp_status copy_columns(const cddp_tensor *whole, int64_t start, const cddp_tensor *part, bool into_whole,
+                                cddp_error *err)
 {
-    size_t element = cddp_dtype_bytes(whole->dtype);
-    size_t width = (size_t)last_size(part) * element, stride = (size_t)last_size(whole) * element;
-    int64_t rows = width != 0 ? cddp_tensor_numel(part) / last_size(part) : 0;
-    unsigned char *w = (unsigned char *)cd_tensor_data(whole) + (size_t)start * element, *p = cd_tensor_data(part);
-    for (int64_t r = 0; r < rows; r++, w += stride, p += width) {
-        if (into_whole)
-            memcpy(w, p, width);
-        else
-            memcpy(p, w, width);
-    }
+    cddp_tensor columns = *whole;
+    columns.offset += start;
+    columns.sizes[columns.dim_count - 1] = last_size(part);
+    return into_whole ? whole->device->copy(&columns, part, NULL, err) : whole->device->copy(part, &columns, NULL, err);
 }
 
 static cddp_status concat_forward(const cd_op_call *call, cddp_error *err)
 {
-    (void)err;
     int64_t start = 0;
     for (uint32_t i = 0; i < call->input_count; start += last_size(&call->inputs[i]), i++)
-        copy_columns(&call->outputs[0], start, &call->inputs[i], true);
+        CD_TRY(copy_columns(&call->outputs[0], start, &call->inputs[i], true, err));
     return CDDP_OK;
 }
 
 static cddp_status concat_backward(const cd_op_call *call, cddp_error *err)
 {
-    (void)err;
     int64_t start = 0;
     for (uint32_t i = 0; i < call->input_count; start += last_size(&call->inputs[i]), i++)
         if (call->in_grads[i].kind == CDDP_GRAD_DENSE)
-            copy_columns(&call->out_grads[0].value, start, &call->in_grads[i].value, false);
+            CD_TRY(copy_columns(&call->out_grads[0].value, start, &call->in_grads[i].value, false, err));
     return CDDP_OK;
 }
 
-static const cd_op concat_op = {
-    .name = "Concat", .forward = {concat_forward, concat_forward}, .backward = {concat_backward, concat_backward}};
+static const cd_op concat_op = {.name = "Concat",
+                                .through_device = true,
+                                .forward = {concat_forward, concat_forward},
+                                .backward = {concat_backward, concat_backward}};
 
 cddp_status cd_concat(cd_graph *graph, cd_value *const *parts, uint32_t count, cd_value **whole, cddp_error *err)
 {
@@ -213,24 +212,23 @@ cddp_status cd_concat(cd_graph *graph, cd_value *const *parts, uint32_t count, c
 
 static cddp_status split_forward(const cd_op_call *call, cddp_error *err)
 {
-    (void)err;
     int64_t start = 0;
     for (uint32_t i = 0; i < call->output_count; start += last_size(&call->outputs[i]), i++)
-        copy_columns(&call->inputs[0], start, &call->outputs[i], false);
+        CD_TRY(copy_columns(&call->inputs[0], start, &call->outputs[i], false, err));
     return CDDP_OK;
 }
 
 static cddp_status split_backward(const cd_op_call *call, cddp_error *err)
 {
-    (void)err;
     int64_t start = 0;
     for (uint32_t i = 0; i < call->output_count; start += last_size(&call->outputs[i]), i++)
-        copy_columns(&call->in_grads[0].value, start, &call->out_grads[i].value, true);
+        CD_TRY(copy_columns(&call->in_grads[0].value, start, &call->out_grads[i].value, true, err));
     return CDDP_OK;
 }
 
 static const cd_op split_op = {.name = "Split",
                                .keeps_nothing = true,
+                               .through_device = true,
                                .forward = {split_forward, split_forward},
                                .backward = {split_backward, split_backward}};
 

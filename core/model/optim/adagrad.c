@@ -5,53 +5,10 @@
 #include "core/model/optim/rule.h"
 
 #include "core/base/error.h"
-#include "core/tensor/dtype.h"
+#include "core/tensor/update_code.h"
 
 #include <inttypes.h>
 #include <math.h>
-
-typedef struct adagrad_scalars {
-    double decay, eps, rate_negative, sign;
-} adagrad_scalars;
-
-#define ADAGRAD_DENSE(name, T, ROUND)                                                                                  \
-    static void name(void *const *x, size_t n, const void *context)                                                    \
-    {                                                                                                                  \
-        const adagrad_scalars *s = context;                                                                            \
-        T *p = x[0], *sum = x[2];                                                                                      \
-        const T *g = x[1];                                                                                             \
-        const T decay = ROUND((T)s->decay), eps = ROUND((T)s->eps), rate = ROUND((T)s->rate_negative);                 \
-        for (size_t i = 0; i < n; i++) {                                                                               \
-            T gi = (T)s->sign * g[i];                                                                                  \
-            if (s->decay != 0) gi = ROUND(gi + ROUND(decay * p[i]));                                                   \
-            sum[i] = ROUND(sum[i] + ROUND(gi * gi));                                                                   \
-            const T below = ROUND(ROUND((T)sqrt((double)sum[i])) + eps);                                               \
-            p[i] = ROUND(p[i] + ROUND(ROUND(rate * gi) / below));                                                      \
-        }                                                                                                              \
-    }
-ADAGRAD_DENSE(dense_f64, double, CD_ROUND_NONE)
-ADAGRAD_DENSE(dense_f32, float, CD_ROUND_NONE)
-ADAGRAD_DENSE(dense_f16, float, CD_ROUND_F16)
-ADAGRAD_DENSE(dense_bf16, float, CD_ROUND_BF16)
-
-#define ADAGRAD_SPARSE(name, T, ROUND)                                                                                 \
-    static void name(void *const *x, size_t n, const void *context)                                                    \
-    {                                                                                                                  \
-        const adagrad_scalars *s = context;                                                                            \
-        T *p = x[0], *sum = x[2];                                                                                      \
-        const T *g = x[1];                                                                                             \
-        const T eps = ROUND((T)s->eps), rate = ROUND((T)s->rate_negative);                                             \
-        for (size_t i = 0; i < n; i++) {                                                                               \
-            const T gi = (T)s->sign * g[i];                                                                            \
-            sum[i] = ROUND(sum[i] + ROUND(gi * gi));                                                                   \
-            const T below = ROUND(ROUND((T)sqrt((double)sum[i])) + eps);                                               \
-            p[i] = ROUND(p[i] + ROUND(rate * ROUND(gi / below)));                                                      \
-        }                                                                                                              \
-    }
-ADAGRAD_SPARSE(sparse_f64, double, CD_ROUND_NONE)
-ADAGRAD_SPARSE(sparse_f32, float, CD_ROUND_NONE)
-ADAGRAD_SPARSE(sparse_f16, float, CD_ROUND_F16)
-ADAGRAD_SPARSE(sparse_bf16, float, CD_ROUND_BF16)
 
 static uint32_t slot_count(const cd_optimizer_options *options)
 {
@@ -86,13 +43,15 @@ static cddp_status read_row(const cd_optimizer_entry *entry, int64_t i, int64_t 
                    entry->parameter.name, *index, before, entry->parameter.tensor.sizes[0]);
 }
 
-static cddp_status step_sparse(cd_optimizer *o, cd_optimizer_entry *entry, const adagrad_scalars *scalars,
+static cddp_status step_sparse(cd_optimizer *o, cd_optimizer_entry *entry, const cddp_adagrad_scalars *scalars,
                                cddp_error *err)
 {
     const cddp_tensor *p = &entry->parameter.tensor, *value = &entry->parameter.grad->value;
     int64_t row_count = cddp_tensor_numel(&entry->parameter.grad->rows), before = -1, index;
     if (o->options.weight_decay != 0)
         return cd_optimizer_refuse(o, entry, "its gradient is sparse; weight decay needs a dense one", err);
+    if ((p->device->flags & CDDP_DEVICE_HOST) == 0)
+        return cd_optimizer_refuse(o, entry, "its gradient is sparse; this device needs a dense one", err);
     for (int64_t i = 0; i < row_count; i++, before = index) CD_TRY(read_row(entry, i, before, &index, err));
     for (int64_t i = 0, last = -1; i < row_count; i++, last = index) {
         CD_TRY(read_row(entry, i, last, &index, err));
@@ -101,7 +60,10 @@ static cddp_status step_sparse(cd_optimizer *o, cd_optimizer_entry *entry, const
             .tensors = {&to, &from, &sum},
             .written = 1u << 0 | 1u << 2,
             .functions =
-                {[CDDP_F64] = sparse_f64, [CDDP_F32] = sparse_f32, [CDDP_F16] = sparse_f16, [CDDP_BF16] = sparse_bf16},
+                {[CDDP_F64] = cd_adagrad_sparse_f64,
+                 [CDDP_F32] = cd_adagrad_sparse_f32,
+                 [CDDP_F16] = cd_adagrad_sparse_f16,
+                 [CDDP_BF16] = cd_adagrad_sparse_bf16},
             .context = scalars};
         CD_TRY(cd_update_run(&update, err));
     }
@@ -113,10 +75,10 @@ static cddp_status step(cd_optimizer *o, cd_optimizer_entry *entry, cddp_error *
     const cddp_tensor *p = &entry->parameter.tensor;
     CD_TRY(cd_optimizer_make_slots(o, entry, err));
     double rate = o->options.lr / (1 + (double)entry->step * o->options.lr_decay);
-    adagrad_scalars scalars = {.decay = o->options.weight_decay,
-                               .eps = o->options.eps,
-                               .rate_negative = -rate,
-                               .sign = o->options.maximize ? -1 : 1};
+    cddp_adagrad_scalars scalars = {.decay = o->options.weight_decay,
+                                    .eps = o->options.eps,
+                                    .rate_negative = -rate,
+                                    .sign = o->options.maximize ? -1 : 1};
     bool has_values = (p->device->flags & CDDP_DEVICE_VALUES) != 0;
     if (has_values && entry->parameter.grad->kind == CDDP_GRAD_SPARSE)
         CD_TRY(step_sparse(o, entry, &scalars, err));
@@ -125,8 +87,12 @@ static cddp_status step(cd_optimizer *o, cd_optimizer_entry *entry, cddp_error *
             .tensors = {p, &entry->parameter.grad->value, &entry->slots[0]},
             .written = 1u << 0 | 1u << 2,
             .functions =
-                {[CDDP_F64] = dense_f64, [CDDP_F32] = dense_f32, [CDDP_F16] = dense_f16, [CDDP_BF16] = dense_bf16},
-            .context = &scalars};
+                {[CDDP_F64] = cd_adagrad_f64,
+                 [CDDP_F32] = cd_adagrad_f32,
+                 [CDDP_F16] = cd_adagrad_f16,
+                 [CDDP_BF16] = cd_adagrad_bf16},
+            .context = &scalars,
+            .there = &(cddp_update_call){.rule = CDDP_UPDATE_ADAGRAD, .adagrad = &scalars}};
         CD_TRY(cd_update_run(&update, err));
     }
     entry->step++;
@@ -137,6 +103,7 @@ const cd_optimizer_rule cd_rule_adagrad = {.slot_names = {"sum"},
                                            .defaults = {.lr = 1e-2, .eps = 1e-10},
                                            .has_state_from_start = true,
                                            .needs_host = true,
+                                           .rule = CDDP_UPDATE_ADAGRAD,
                                            .slot_count = slot_count,
                                            .check = check,
                                            .step = step};

@@ -133,7 +133,8 @@ static cddp_status check_entry(const cd_optimizer *optimizer, const cd_optimizer
                                    "the update is not linear, so an exact device cannot hold it; "
                                    "use sgd or device cpu",
                                    err);
-    if ((t->device->flags & CDDP_DEVICE_VALUES) != 0 && (t->device->flags & CDDP_DEVICE_HOST) == 0)
+    if ((t->device->flags & CDDP_DEVICE_VALUES) != 0 && (t->device->flags & CDDP_DEVICE_HOST) == 0 &&
+        !cd_update_is_there(t->device, optimizer->rule->rule))
         return cd_optimizer_refuse(optimizer, entry, "this optimizer computes on host storage only", err);
     if (t->dtype == CDDP_C64 && t->dim_count == CDDP_DIMS_MAX)
         return cd_optimizer_refuse(optimizer, entry, "complex with the greatest number of dimensions", err);

@@ -4,8 +4,8 @@
 ** No gradient is not a zero gradient: a parameter whose .grad is undefined is skipped, keeps its value, and gets
 ** no state; one with a zero gradient decays, moves by its momentum and has its step counted.
 ** SGD works through the device table alone and so runs on every device; on `symbol` it is exact (lr, momentum …
-** read as ratios). The others compute on host storage; they do nothing on devices without values (`shape`)
-** and refuse exact ones.
+** read as ratios). The others compute on host storage, or on a device that has their rule (cddp/layers.h); they do
+** nothing on devices without values (`shape`) and refuse exact ones.
 **
 ** Lifetime   create → step … → destroy. Parameters and gradient slots are borrowed until destroy. State is
 **            made at a parameter's first step with a gradient, and kept.

@@ -17,7 +17,8 @@ typedef struct cd_optimizer_rule {
     const char *slot_names[CD_OPTIMIZER_SLOTS_MAX];
     cd_optimizer_options defaults;
     bool has_state_from_start; /* Adagrad: before any gradient */
-    bool needs_host;           /* computes on host storage, not through the device table */
+    bool needs_host;           /* computes on host storage, or as `rule` on a device that has it */
+    cddp_update_rule rule;     /* where needs_host */
     uint32_t (*slot_count)(const cd_optimizer_options *options);
     cddp_status (*check)(const cd_optimizer_options *options, cddp_error *err);
     /* does: one update. The gradient is defined; state is not made yet at the first one. */
@@ -47,7 +48,7 @@ cddp_status cd_optimizer_refuse(const cd_optimizer *optimizer, const cd_optimize
                                 cddp_error *err);
 cddp_status cd_optimizer_check_range(const char *what, double value, double low, double high, cddp_error *err);
 
-/* ---- element-wise updates of host tensors ---- */
+/* ---- element-wise updates ---- */
 
 enum { CD_UPDATE_TENSORS_MAX = 5, CD_UPDATE_CHUNK = 256 };
 
@@ -59,12 +60,11 @@ typedef struct cd_update {
     uint32_t written;                                  /* bit i: tensor i is written back */
     cd_update_fn functions[CDDP_DTYPE_COUNT];          /* by dtype */
     const void *context;
+    const cddp_update_call *there; /* the same for a device that has it; its tensors and size are filled in */
 } cd_update;
 
-/* Runs the update in logical order, chunk by chunk. c64 tensors are taken as twice as many f32. */
-cddp_status cd_update_run(const cd_update *update, cddp_error *err);
+/* True where the device has layers with this rule. */
+bool cd_update_is_there(const cddp_device *device, cddp_update_rule rule);
 
-/* Rounds to the dtype after every single operation, as PyTorch's kernels do. */
-#define CD_ROUND_NONE(x) (x)
-#define CD_ROUND_F16(x) cd_f16_to_f32(cd_f32_to_f16(x))
-#define CD_ROUND_BF16(x) cd_bf16_to_f32(cd_f32_to_bf16(x))
+/* Runs the update in logical order, chunk by chunk, or on the device. c64 tensors are taken as twice as many f32. */
+cddp_status cd_update_run(const cd_update *update, cddp_error *err);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element-wise updates over several host tensors at once: chunks are loaded in logical order, updated by the
-** rule's function, and stored. Not here: what is computed (adam.c, adagrad.c). */
+/* Element-wise updates over several tensors at once. On the host chunks are loaded in logical order, updated by the
+** rule's function, and stored; elsewhere the device does it. Not here: what is computed (adam.c, adagrad.c). */
 #include "core/model/optim/rule.h"
 
 #include "core/base/error.h"
+#include "core/model/module.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/view.h"
 
@@ -53,8 +54,29 @@ static void move(stream *s, cd_walk *walk, size_t n, bool store)
     }
 }
 
+bool cd_update_is_there(const cddp_device *device, cddp_update_rule rule)
+{
+    if ((device->flags & CDDP_DEVICE_HOST) != 0) return false;
+    const cddp_layers *layers = cd_device_layers(device);
+    return layers != NULL && (layers->rules & CDDP_UPDATE_BIT(rule)) != 0;
+}
+
+static cddp_status run_there(const cd_update *update, cddp_error *err)
+{
+    const cddp_device *device = update->tensors[0]->device;
+    cddp_update_call call = *update->there;
+    call.size = sizeof call;
+    for (size_t i = 0; i < CD_UPDATE_TENSORS_MAX && update->tensors[i] != NULL; i++) {
+        if (i > 0) CD_TRY(cd_view_check_same(update->tensors[0], update->tensors[i], "update", err));
+        call.tensors[i] = update->tensors[i];
+    }
+    return cd_device_layers(device)->update(device, &call, err);
+}
+
 cddp_status cd_update_run(const cd_update *update, cddp_error *err)
 {
+    if (update->there != NULL && cd_update_is_there(update->tensors[0]->device, update->there->rule))
+        return run_there(update, err);
     stream streams[CD_UPDATE_TENSORS_MAX];
     void *x[CD_UPDATE_TENSORS_MAX] = {0};
     size_t count = 0;

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layers and update rules of the cuda device: operands, scratch, products. What a kernel computes is in layers.cu. */
+#include "backends/nccl/layers.h"
+
+#include "backends/nccl/cuda.h"
+#include "core/base/error.h"
+#include "core/tensor/view.h"
+
+static const char *const layer_names[CDDP_LAYER_COUNT] = {[CDDP_LAYER_LINEAR] = "linear",
+                                                          [CDDP_LAYER_RELU] = "relu",
+                                                          [CDDP_LAYER_GELU] = "gelu",
+                                                          [CDDP_LAYER_TANH] = "tanh",
+                                                          [CDDP_LAYER_SIGMOID] = "sigmoid",
+                                                          [CDDP_LAYER_CONV2D] = "conv2d",
+                                                          [CDDP_LAYER_AVERAGE_POOL] = "average pool",
+                                                          [CDDP_LAYER_UPSAMPLE] = "upsample",
+                                                          [CDDP_LAYER_DROPOUT] = "dropout",
+                                                          [CDDP_LAYER_EMBEDDING] = "embedding",
+                                                          [CDDP_LAYER_LAYER_NORM] = "layer norm",
+                                                          [CDDP_LAYER_BATCH_NORM] = "batch norm",
+                                                          [CDDP_LAYER_ATTENTION] = "attention",
+                                                          [CDDP_LAYER_SQUARED_ERROR] = "squared error",
+                                                          [CDDP_LAYER_BCE] = "binary cross entropy",
+                                                          [CDDP_LAYER_INNER_PRODUCT] = "inner product",
+                                                          [CDDP_LAYER_CROSS_ENTROPY] = "cross entropy",
+                                                          [CDDP_LAYER_WEIGHTED_SUM] = "weighted sum",
+                                                          [CDDP_LAYER_GATE] = "gate",
+                                                          [CDDP_LAYER_TAKE] = "expert's rows",
+                                                          [CDDP_LAYER_COMBINE] = "experts' results"};
+
+/* ---- operands ---- */
+
+static cddp_status check_tensors(const cddp_device *device, const char *name, const char *what,
+                                 const cddp_tensor *tensors, uint32_t count, cddp_error *err)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const cddp_tensor *t = &tensors[i];
+        if (t->device == NULL) continue;
+        if (t->device != device)
+            return cd_fail(err, CDDP_E_ARG, "%s: %s %u is on device %s", name, what, i, t->device->name);
+        if (!cddp_tensor_is_contiguous(t)) return cd_fail(err, CDDP_E_ARG, "%s: %s %u has gaps", name, what, i);
+    }
+    return CDDP_OK;
+}
+
+static cddp_status check_reals(const char *name, const char *what, const cddp_tensor *tensors, uint32_t count,
+                               cddp_dtype dtype, cddp_error *err)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (tensors[i].device != NULL && tensors[i].dtype != dtype)
+            return cd_fail(err, CDDP_E_ARG, "%s: %s %u is %s beside %s", name, what, i,
+                           cddp_dtype_name(tensors[i].dtype), cddp_dtype_name(dtype));
+    return CDDP_OK;
+}
+
+static cddp_status check_call(const cddp_device *device, const cddp_layer_call *call, cddp_error *err)
+{
+    if (call->size < sizeof *call || (unsigned)call->layer >= CDDP_LAYER_COUNT || layer_names[call->layer] == NULL)
+        return cd_fail(err, CDDP_E_ARG, "cuda: layer %d in a call of %u bytes", (int)call->layer, call->size);
+    const char *name = layer_names[call->layer];
+    if (call->input_count < 1 || call->output_count != 1)
+        return cd_fail(err, CDDP_E_ARG, "%s: %u inputs and %u outputs", name, call->input_count, call->output_count);
+    const cddp_dtype dtype = call->outputs[0].dtype;
+    if (dtype != CDDP_F32 && dtype != CDDP_F64)
+        return cd_fail(err, CDDP_E_ARG, "%s computes in f32 and f64, not in %s", name, cddp_dtype_name(dtype));
+    CD_TRY(check_tensors(device, name, "given tensor", call->given, CDDP_LAYER_GIVEN, err));
+    CD_TRY(check_tensors(device, name, "input", call->inputs, call->input_count, err));
+    CD_TRY(check_tensors(device, name, "output", call->outputs, 1, err));
+    CD_TRY(check_reals(name, "input", call->inputs, call->input_count, dtype, err));
+    if (!call->is_backward) return CDDP_OK;
+    CD_TRY(check_tensors(device, name, "gradient of output", call->out_grads, 1, err));
+    CD_TRY(check_tensors(device, name, "gradient of input", call->in_grads, call->input_count, err));
+    CD_TRY(check_reals(name, "gradient of output", call->out_grads, 1, dtype, err));
+    return check_reals(name, "gradient of input", call->in_grads, call->input_count, dtype, err);
+}
+
+/* ---- what the trace hears ---- */
+
+static void touch(cd_cuda *cuda, const cddp_tensor *tensors, uint32_t count, bool write, const char *who)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (tensors[i].device != NULL) cd_observe_touch(&cuda->observer, cuda->stream, &tensors[i], write, who);
+}
+
+static void observe_call(cd_cuda *cuda, const cddp_layer_call *call)
+{
+    const char *who = layer_names[call->layer];
+    const bool moves_given = !call->is_backward && (call->layer == CDDP_LAYER_BATCH_NORM || call->layer == CDDP_LAYER_GATE);
+    if (cuda->observer.tracer == NULL) return;
+    touch(cuda, call->inputs, call->input_count, false, who);
+    touch(cuda, call->given, CDDP_LAYER_GIVEN, moves_given, who);
+    touch(cuda, call->outputs, call->output_count, !call->is_backward, who);
+    if (!call->is_backward) return;
+    touch(cuda, call->out_grads, call->output_count, false, who);
+    touch(cuda, call->in_grads, call->input_count, true, who);
+}
+
+/* ---- products ---- */
+
+/* A row-major matrix as it is stored; `by_columns` reads it the other way round. */
+typedef struct operand {
+    const void *data;
+    int64_t row, column; /* strides */
+} operand;
+
+static operand operand_of(const cddp_tensor *t, int64_t width, bool by_columns)
+{
+    const char *data = (const char *)t->storage + (size_t)t->offset * cddp_dtype_bytes(t->dtype);
+    return by_columns ? (operand){data, 1, width} : (operand){data, width, 1};
+}
+
+/* dst (m, n) = a (m, k) · b (k, n) */
+static cddp_status run_product(cd_cuda *cuda, const cddp_tensor *dst, const operand *a, const operand *b, int64_t m,
+                               int64_t n, int64_t k, cddp_error *err)
+{
+    bool done = false;
+    cd_cuda_product p = {.a = a->data,
+                         .b = b->data,
+                         .dst = (char *)dst->storage + (size_t)dst->offset * cddp_dtype_bytes(dst->dtype),
+                         .dtype = (uint32_t)dst->dtype,
+                         .m = m,
+                         .n = n,
+                         .k = k,
+                         .a_row = a->row,
+                         .a_k = a->column,
+                         .b_k = b->row,
+                         .b_col = b->column,
+                         .dst_row = n,
+                         .dst_col = 1};
+    if (m == 0 || n == 0) return CDDP_OK;
+    if (k > 0 && m >= (CD_CUDA_LARGE_PRODUCT / n + k - 1) / k)
+        CD_TRY(cd_cublas_product(cuda, &p, cuda->stream, &done, err));
+    if (done) return CDDP_OK;
+    return cd_cuda_check((cudaError_t)cd_cuda_launch_product(&p, cuda->stream), "starting a product", err);
+}
+
+static cddp_status run_linear_products(cd_cuda *cuda, const cddp_layer_call *call, cddp_error *err)
+{
+    const cddp_tensor *x = &call->inputs[1], *w = &call->inputs[2];
+    const int64_t in = w->sizes[1], out = w->sizes[0];
+    int64_t rows = 1;
+    for (uint32_t d = 0; d + 1 < x->dim_count; d++) rows *= x->sizes[d];
+    if (!call->is_backward) {
+        operand a = operand_of(x, in, false), b = operand_of(w, in, true);
+        return run_product(cuda, &call->outputs[0], &a, &b, rows, out, in, err);
+    }
+    const cddp_tensor *dy = &call->out_grads[0], *dx = &call->in_grads[1], *dw = &call->in_grads[2];
+    if (dx->device != NULL) {
+        operand a = operand_of(dy, out, false), b = operand_of(w, in, false);
+        CD_TRY(run_product(cuda, dx, &a, &b, rows, in, out, err));
+    }
+    if (dw->device == NULL || rows != x->sizes[0]) return CDDP_OK; /* several rows per sample: layers.cu */
+    operand a = operand_of(dy, out, true), b = operand_of(x, in, false);
+    return run_product(cuda, dw, &a, &b, out, in, rows, err);
+}
+
+/* ---- the table ---- */
+
+static cddp_status need(const cddp_device *device, cd_cuda **cuda, cddp_error *err)
+{
+    cd_cuda *c = device->self;
+    if (!c->is_open) CD_TRY(cd_cuda_open(c, 0, err));
+    *cuda = c;
+    return CDDP_OK;
+}
+
+static cddp_status cuda_run(const cddp_device *device, const cddp_layer_call *call, cddp_error *err)
+{
+    cd_cuda *cuda;
+    void *scratch = NULL;
+    CD_TRY(check_call(device, call, err));
+    CD_TRY(need(device, &cuda, err));
+    observe_call(cuda, call);
+    if (call->layer == CDDP_LAYER_LINEAR) CD_TRY(run_linear_products(cuda, call, err));
+    const size_t bytes = cd_cuda_layer_scratch(call);
+    if (bytes > 0) CD_TRY(cd_cuda_take(cuda, bytes, &scratch, err));
+    cddp_status status = cd_cuda_check((cudaError_t)cd_cuda_launch_layer(call, scratch, cuda->stream),
+                                       layer_names[call->layer], err);
+    cd_cuda_give(cuda, bytes, scratch);
+    return status;
+}
+
+static cddp_status cuda_update(const cddp_device *device, const cddp_update_call *call, cddp_error *err)
+{
+    cd_cuda *cuda;
+    if (call->size < sizeof *call || (unsigned)call->rule >= CDDP_UPDATE_COUNT || call->tensors[0] == NULL)
+        return cd_fail(err, CDDP_E_ARG, "cuda: update rule %d in a call of %u bytes", (int)call->rule, call->size);
+    for (int i = 0; i < CDDP_UPDATE_TENSORS && call->tensors[i] != NULL; i++) {
+        const cddp_tensor *t = call->tensors[i];
+        if (t->device != device) return cd_fail(err, CDDP_E_ARG, "update: tensor %d is on device %s", i, t->device->name);
+        if (!cddp_dtype_is_float(t->dtype) && t->dtype != CDDP_C64)
+            return cd_fail(err, CDDP_E_ARG, "update: tensor %d is %s", i, cddp_dtype_name(t->dtype));
+        CD_TRY(cd_view_check_same(call->tensors[0], t, "update", err));
+    }
+    CD_TRY(need(device, &cuda, err));
+    for (uint32_t i = 0; i < CDDP_UPDATE_TENSORS && call->tensors[i] != NULL; i++)
+        touch(cuda, call->tensors[i], 1, i != 1, "update"); /* all but the gradient */
+    return cd_cuda_check((cudaError_t)cd_cuda_launch_update(call, cuda->stream), "starting an update", err);
+}
+
+const cddp_layers cd_cuda_layers = {.size = sizeof cd_cuda_layers,
+                                    .abi = CDDP_LAYERS_ABI,
+                                    .layers = (CDDP_LAYER_BIT(CDDP_LAYER_COUNT) - 1) & ~CDDP_LAYER_BIT(CDDP_LAYER_NONE),
+                                    .rules = CDDP_UPDATE_BIT(CDDP_UPDATE_COUNT) - 1,
+                                    .run = cuda_run,
+                                    .update = cuda_update};
