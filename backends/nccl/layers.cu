@@ -68,6 +68,11 @@ template <typename T> T *data(const cddp_tensor *t) { return t->device != nullpt
 template <typename R> struct Call {
     const cddp_layer_call *c;
     void *stream;
+    int code; /* of the first step that failed; the others are left out */
+    template <typename F> void step(int64_t count, const F &element)
+    {
+        if (code == 0) code = each(count, element, stream);
+    }
     const R *in(uint32_t i) const { return data<const R>(&c->inputs[i]); }
     R *out(uint32_t i = 0) const { return data<R>(&c->outputs[i]); }
     const R *dout(uint32_t i = 0) const { return data<const R>(&c->out_grads[i]); }
@@ -85,13 +90,6 @@ template <typename R> struct Call {
         return n;
     }
 };
-
-/* Runs the steps of a call until one fails. */
-#define STEP(count, ...)                                                                                               \
-    do {                                                                                                               \
-        const int code_ = each((count), __VA_ARGS__, k.stream);                                                        \
-        if (code_ != 0) return code_;                                                                                  \
-    } while (0)
 
 /* ---- linear: what goes around its products ---- */
 
@@ -137,18 +135,17 @@ template <typename R> struct LinearWeight {
     }
 };
 
-template <typename R> int run_linear(const Call<R> &k, const void *)
+template <typename R> void run_linear(Call<R> &k)
 {
     const int64_t in = k.size(2, 1), out = k.size(2, 0), samples = k.size(1, 0);
     const int64_t rows = in > 0 ? k.numel(1) / in : 0, inner = samples > 0 ? rows / samples : 0;
     if (!k.c->is_backward) {
-        if (k.in(0) != nullptr) STEP(rows * out, AddBias<R>{k.out(), k.in(0), out});
-        return 0;
+        if (k.in(0) != nullptr) k.step(rows * out, AddBias<R>{k.out(), k.in(0), out});
+        return;
     }
-    if (k.din(0) != nullptr) STEP(out, LinearBias<R>{k.dout(), k.din(0), samples, inner, out});
+    if (k.din(0) != nullptr) k.step(out, LinearBias<R>{k.dout(), k.din(0), samples, inner, out});
     if (k.din(2) != nullptr && inner != 1)
-        STEP(out * in, LinearWeight<R>{k.in(1), k.dout(), k.din(2), samples, inner, in, out});
-    return 0;
+        k.step(out * in, LinearWeight<R>{k.in(1), k.dout(), k.din(2), samples, inner, in, out});
 }
 
 /* ---- functions of one value ---- */
@@ -189,13 +186,12 @@ template <typename R, typename F> struct Backward {
     __device__ void operator()(int64_t i) const { dx[i] = F::slope(x[i], y[i], dy[i]); }
 };
 
-template <typename R, typename F> int run_function(const Call<R> &k)
+template <typename R, typename F> void run_function(Call<R> &k)
 {
     if (!k.c->is_backward)
-        STEP(k.numel(0), Forward<R, F>{k.in(0), k.out()});
+        k.step(k.numel(0), Forward<R, F>{k.in(0), k.out()});
     else
-        STEP(k.numel(0), Backward<R, F>{k.in(0), k.out(), k.dout(), k.din(0)});
-    return 0;
+        k.step(k.numel(0), Backward<R, F>{k.in(0), k.out(), k.dout(), k.din(0)});
 }
 
 /* ---- convolution ---- */
@@ -295,20 +291,19 @@ template <typename R> struct ConvBias {
     }
 };
 
-template <typename R> int run_conv(const Call<R> &k)
+template <typename R> void run_conv(Call<R> &k)
 {
     const cddp_tensor *y = &k.c->outputs[0];
-    const ConvSizes z = {k.size(0, 0),        k.size(0, 1),        k.size(0, 2), k.size(0, 3),
-                         k.size(1, 2),        k.size(1, 3),        k.c->integers[0], k.c->integers[1],
-                         k.size(1, 0),        y->sizes[3],         y->sizes[2] * y->sizes[3]};
+    const ConvSizes z = {k.size(0, 0), k.size(0, 1),      k.size(0, 2),      k.size(0, 3), k.size(1, 2),
+                         k.size(1, 3), k.c->integers[0], k.c->integers[1], k.size(1, 0), y->sizes[3],
+                         y->sizes[2] * y->sizes[3]};
     if (!k.c->is_backward) {
-        STEP(cddp_tensor_numel(y), ConvForward<R>{z, k.in(0), k.in(1), k.in(2), k.out()});
-        return 0;
+        k.step(cddp_tensor_numel(y), ConvForward<R>{z, k.in(0), k.in(1), k.in(2), k.out()});
+        return;
     }
-    if (k.din(0) != nullptr) STEP(k.numel(0), ConvInput<R>{z, k.in(1), k.dout(), k.din(0)});
-    if (k.din(1) != nullptr) STEP(k.numel(1), ConvWeight<R>{z, k.in(0), k.dout(), k.din(1)});
-    if (k.din(2) != nullptr) STEP(z.out, ConvBias<R>{k.dout(), k.din(2), z.samples, z.out, z.positions});
-    return 0;
+    if (k.din(0) != nullptr) k.step(k.numel(0), ConvInput<R>{z, k.in(1), k.dout(), k.din(0)});
+    if (k.din(1) != nullptr) k.step(k.numel(1), ConvWeight<R>{z, k.in(0), k.dout(), k.din(1)});
+    if (k.din(2) != nullptr) k.step(z.out, ConvBias<R>{k.dout(), k.din(2), z.samples, z.out, z.positions});
 }
 
 /* Sums of size × size blocks of the large side, row by row, divided by `divisor` where that is not 0. */
@@ -341,7 +336,7 @@ template <typename R> struct Spread {
     }
 };
 
-template <typename R> int run_resize(const Call<R> &k, bool shrinks)
+template <typename R> void run_resize(Call<R> &k, bool shrinks)
 {
     const cddp_tensor *small = shrinks ? &k.c->outputs[0] : &k.c->inputs[0];
     const int64_t size = k.c->integers[0], height = small->sizes[2], width = small->sizes[3];
@@ -350,10 +345,9 @@ template <typename R> int run_resize(const Call<R> &k, bool shrinks)
     const R *from = k.c->is_backward ? k.dout() : k.in(0);
     R *to = k.c->is_backward ? k.din(0) : k.out();
     if (shrinks != k.c->is_backward)
-        STEP(small_numel, Blocks<R>{from, to, height, width, size, divisor});
+        k.step(small_numel, Blocks<R>{from, to, height, width, size, divisor});
     else
-        STEP(large_numel, Spread<R>{from, to, height, width, size, divisor});
-    return 0;
+        k.step(large_numel, Spread<R>{from, to, height, width, size, divisor});
 }
 
 /* ---- dropout ---- */
@@ -389,12 +383,11 @@ template <typename R> struct Dropout {
     }
 };
 
-template <typename R> int run_dropout(const Call<R> &k)
+template <typename R> void run_dropout(Call<R> &k)
 {
     const R *from = k.c->is_backward ? k.dout() : k.in(0);
     R *to = k.c->is_backward ? k.din(0) : k.out();
-    STEP(k.samples(), Dropout<R>{from, to, k.template given<const int64_t>(0), k.width(), k.c->reals[0]});
-    return 0;
+    k.step(k.samples(), Dropout<R>{from, to, k.template given<const int64_t>(0), k.width(), k.c->reals[0]});
 }
 
 /* ---- embedding ---- */
@@ -443,25 +436,24 @@ template <typename R> struct EmbeddingTable {
     }
 };
 
-template <typename R> int run_embedding(const Call<R> &k)
+template <typename R> void run_embedding(Call<R> &k)
 {
     const cddp_tensor *index = &k.c->given[0];
     const int64_t width = k.size(0, 1), positions = index->sizes[1];
     const bool bag = k.c->integers[0] != 0;
     const int64_t *indices = k.template given<const int64_t>(0);
     if (k.c->is_backward) {
-        STEP(k.c->given[1].sizes[0] * width,
+        k.step(k.c->given[1].sizes[0] * width,
              EmbeddingTable<R>{k.dout(), k.din(0), k.template given<const int64_t>(1),
                                k.template given<const int64_t>(2), k.template given<const int64_t>(3), positions, width,
                                bag});
-        return 0;
+        return;
     }
     const int64_t count = cddp_tensor_numel(&k.c->outputs[0]);
     if (bag)
-        STEP(count, EmbeddingBags<R>{k.in(0), k.out(), indices, positions, width});
+        k.step(count, EmbeddingBags<R>{k.in(0), k.out(), indices, positions, width});
     else
-        STEP(count, EmbeddingRows<R>{k.in(0), k.out(), indices, width});
-    return 0;
+        k.step(count, EmbeddingRows<R>{k.in(0), k.out(), indices, width});
 }
 
 /* ---- layer norm ---- */
@@ -536,20 +528,19 @@ template <typename R> struct NormColumn {
     }
 };
 
-template <typename R> int run_layer_norm(const Call<R> &k, void *scratch)
+template <typename R> void run_layer_norm(Call<R> &k, void *scratch)
 {
     const int64_t width = k.last(0), rows = width > 0 ? k.numel(0) / width : 0;
     const int64_t inner = k.samples() > 0 ? rows / k.samples() : 0;
     const double eps = k.c->reals[0];
     if (!k.c->is_backward) {
-        STEP(rows, NormRow<R>{k.in(0), k.in(1), k.in(2), k.out(), width, eps});
-        return 0;
+        k.step(rows, NormRow<R>{k.in(0), k.in(1), k.in(2), k.out(), width, eps});
+        return;
     }
     R *moments = (R *)scratch;
-    STEP(rows, NormRowBack<R>{k.in(0), k.in(1), k.dout(), k.din(0), moments, width, eps});
+    k.step(rows, NormRowBack<R>{k.in(0), k.in(1), k.dout(), k.din(0), moments, width, eps});
     if (k.din(1) != nullptr || k.din(2) != nullptr)
-        STEP(width, NormColumn<R>{k.in(0), k.dout(), moments, k.din(1), k.din(2), k.samples(), inner, width});
-    return 0;
+        k.step(width, NormColumn<R>{k.in(0), k.dout(), moments, k.din(1), k.din(2), k.samples(), inner, width});
 }
 
 /* ---- batch norm ---- */
@@ -652,7 +643,7 @@ template <typename R> struct BatchInput {
     }
 };
 
-template <typename R> int run_batch_norm(const Call<R> &k, void *scratch)
+template <typename R> void run_batch_norm(Call<R> &k, void *scratch)
 {
     const cddp_tensor *x = &k.c->inputs[0];
     const Planes z = {x->sizes[0], x->sizes[1], x->dim_count == 4 ? x->sizes[2] * x->sizes[3] : 1};
@@ -660,18 +651,17 @@ template <typename R> int run_batch_norm(const Call<R> &k, void *scratch)
     R *mean = k.template given<R>(0), *var = k.template given<R>(1);
     const bool training = k.c->integers[0] != 0;
     if (k.c->is_backward) {
-        STEP(z.channels, BatchSums<R>{z, k.in(0), k.dout(), kept, sums, k.din(1), k.din(2)});
+        k.step(z.channels, BatchSums<R>{z, k.in(0), k.dout(), kept, sums, k.din(1), k.din(2)});
         if (k.din(0) != nullptr)
-            STEP(k.numel(0), BatchInput<R>{z, k.in(0), k.in(1), k.dout(), kept, sums, k.din(0), training});
-        return 0;
+            k.step(k.numel(0), BatchInput<R>{z, k.in(0), k.in(1), k.dout(), kept, sums, k.din(0), training});
+        return;
     }
     if (training)
-        STEP(z.channels, BatchMoments<R>{z, k.in(0), kept, mean, var, k.template given<int64_t>(2), k.c->reals[0],
+        k.step(z.channels, BatchMoments<R>{z, k.in(0), kept, mean, var, k.template given<int64_t>(2), k.c->reals[0],
                                          k.c->reals[1]});
     else
-        STEP(z.channels, BatchRunning<R>{z.channels, kept, mean, var, k.c->reals[0]});
-    STEP(k.numel(0), BatchValue<R>{z, k.in(0), k.in(1), k.in(2), kept, k.out()});
-    return 0;
+        k.step(z.channels, BatchRunning<R>{z.channels, kept, mean, var, k.c->reals[0]});
+    k.step(k.numel(0), BatchValue<R>{z, k.in(0), k.in(1), k.in(2), kept, k.out()});
 }
 
 /* ---- attention ---- */
@@ -771,19 +761,18 @@ template <typename R> struct AttentionInput {
     }
 };
 
-template <typename R> int run_attention(const Call<R> &k, void *scratch)
+template <typename R> void run_attention(Call<R> &k, void *scratch)
 {
     const int64_t width = k.size(0, 2) / 3, heads = k.c->integers[0];
     const AttentionSizes z = {k.size(0, 0), k.size(0, 1), width, heads, width / heads, k.c->integers[1] != 0};
     R *shares = (R *)scratch, *scores = shares + z.queries() * z.positions;
-    STEP(z.queries(), AttentionShares<R>{z, k.in(0), shares});
+    k.step(z.queries(), AttentionShares<R>{z, k.in(0), shares});
     if (!k.c->is_backward) {
-        STEP(cddp_tensor_numel(&k.c->outputs[0]), AttentionMix<R>{z, k.in(0), shares, k.out()});
-        return 0;
+        k.step(cddp_tensor_numel(&k.c->outputs[0]), AttentionMix<R>{z, k.in(0), shares, k.out()});
+        return;
     }
-    STEP(z.queries(), AttentionScores<R>{z, k.in(0), shares, k.dout(), scores});
-    STEP(k.numel(0), AttentionInput<R>{z, k.in(0), shares, scores, k.dout(), k.din(0)});
-    return 0;
+    k.step(z.queries(), AttentionScores<R>{z, k.in(0), shares, k.dout(), scores});
+    k.step(k.numel(0), AttentionInput<R>{z, k.in(0), shares, scores, k.dout(), k.din(0)});
 }
 
 /* ---- losses ---- */
@@ -822,13 +811,12 @@ template <typename R, typename F> struct PairSlope {
     __device__ void operator()(int64_t i) const { dy[i] = dlosses[i / width] * F::slope(y[i], target[i]); }
 };
 
-template <typename R, typename F> int run_pair_loss(const Call<R> &k)
+template <typename R, typename F> void run_pair_loss(Call<R> &k)
 {
     if (!k.c->is_backward)
-        STEP(k.samples(), PairLoss<R, F>{k.in(0), k.in(1), k.out(), k.width()});
+        k.step(k.samples(), PairLoss<R, F>{k.in(0), k.in(1), k.out(), k.width()});
     else
-        STEP(k.numel(0), PairSlope<R, F>{k.in(0), k.in(1), k.dout(), k.din(0), k.width()});
-    return 0;
+        k.step(k.numel(0), PairSlope<R, F>{k.in(0), k.in(1), k.dout(), k.din(0), k.width()});
 }
 
 template <typename R> __device__ R log_sum_exp(const R *y, int64_t classes)
@@ -877,17 +865,16 @@ template <typename R> struct EntropySlope {
     }
 };
 
-template <typename R> int run_cross_entropy(const Call<R> &k, void *scratch)
+template <typename R> void run_cross_entropy(Call<R> &k, void *scratch)
 {
     const int64_t classes = k.last(0), positions = k.width() / classes, all = k.numel(0) / classes;
     const int64_t *target = k.template given<const int64_t>(0);
     R *totals = (R *)scratch;
-    STEP(all, EntropyTotal<R>{k.in(0), target, totals, classes});
+    k.step(all, EntropyTotal<R>{k.in(0), target, totals, classes});
     if (!k.c->is_backward)
-        STEP(k.samples(), EntropyLoss<R>{k.in(0), totals, target, k.out(), positions, classes});
+        k.step(k.samples(), EntropyLoss<R>{k.in(0), totals, target, k.out(), positions, classes});
     else
-        STEP(k.numel(0), EntropySlope<R>{k.in(0), totals, k.dout(), target, k.din(0), positions, classes});
-    return 0;
+        k.step(k.numel(0), EntropySlope<R>{k.in(0), totals, k.dout(), target, k.din(0), positions, classes});
 }
 
 template <typename R> struct WeightedSum {
@@ -916,14 +903,13 @@ template <typename R> struct WeightedSlope {
     }
 };
 
-template <typename R> int run_weighted_sum(const Call<R> &k)
+template <typename R> void run_weighted_sum(Call<R> &k)
 {
     const double *weights = k.template given<const double>(0), divisor = k.c->reals[0];
     if (!k.c->is_backward)
-        STEP(1, WeightedSum<R>{k.in(0), weights, k.out(), k.samples(), divisor});
+        k.step(1, WeightedSum<R>{k.in(0), weights, k.out(), k.samples(), divisor});
     else
-        STEP(k.samples(), WeightedSlope<R>{k.dout(), weights, k.din(0), divisor});
-    return 0;
+        k.step(k.samples(), WeightedSlope<R>{k.dout(), weights, k.din(0), divisor});
 }
 
 /* ---- experts ---- */
@@ -963,14 +949,13 @@ template <typename R> struct GateSlope {
     }
 };
 
-template <typename R> int run_gate(const Call<R> &k)
+template <typename R> void run_gate(Call<R> &k)
 {
     int64_t *expert = k.template given<int64_t>(0);
     if (!k.c->is_backward)
-        STEP(k.samples(), Gate<R>{k.in(0), k.out(), expert, k.size(0, 1)});
+        k.step(k.samples(), Gate<R>{k.in(0), k.out(), expert, k.size(0, 1)});
     else
-        STEP(k.numel(0), GateSlope<R>{k.in(0), k.out(), k.dout(), expert, k.din(0), k.size(0, 1)});
-    return 0;
+        k.step(k.numel(0), GateSlope<R>{k.in(0), k.out(), k.dout(), expert, k.din(0), k.size(0, 1)});
 }
 
 /* Rows of one expert: taken from their samples, or brought back to them. */
@@ -987,12 +972,11 @@ template <typename R> struct Take {
     }
 };
 
-template <typename R> int run_take(const Call<R> &k)
+template <typename R> void run_take(Call<R> &k)
 {
     const bool back = k.c->is_backward;
-    STEP(k.numel(0), Take<R>{back ? k.dout() : k.in(0), back ? k.din(0) : k.out(), k.template given<const int64_t>(0),
+    k.step(k.numel(0), Take<R>{back ? k.dout() : k.in(0), back ? k.din(0) : k.out(), k.template given<const int64_t>(0),
                              k.template given<const int64_t>(1), k.c->integers[0], k.size(0, 1), back});
-    return 0;
 }
 
 template <typename R> struct Combine {
@@ -1034,7 +1018,7 @@ template <typename R> struct CombineResult {
     }
 };
 
-template <typename R> int run_combine(const Call<R> &k)
+template <typename R> void run_combine(Call<R> &k)
 {
     const int64_t *expert = k.template given<const int64_t>(0), *position = k.template given<const int64_t>(1);
     const int64_t width = k.c->outputs[0].sizes[1], numel = cddp_tensor_numel(&k.c->outputs[0]);
@@ -1042,73 +1026,94 @@ template <typename R> int run_combine(const Call<R> &k)
     Combine<R> value = {{}, k.in(0), k.out(), expert, position, width};
     for (uint32_t e = 0; e < experts; e++) value.results[e] = k.in(1 + e);
     if (!k.c->is_backward) {
-        STEP(numel, value);
-        return 0;
+        k.step(numel, value);
+        return;
     }
     if (k.din(0) != nullptr) {
         CombineGate<R> gate = {{}, k.dout(), k.din(0), expert, position, width};
         for (uint32_t e = 0; e < experts; e++) gate.results[e] = value.results[e];
-        STEP(k.samples(), gate);
+        k.step(k.samples(), gate);
     }
     CombineResult<R> result = {{}, k.in(0), k.dout(), expert, position, width};
     for (uint32_t e = 0; e < experts; e++) result.dresults[e] = k.din(1 + e);
-    STEP(numel, result);
-    return 0;
+    k.step(numel, result);
 }
 
 /* ---- all layers ---- */
 
 template <typename R> int run(const cddp_layer_call *call, void *scratch, void *stream)
 {
-    const Call<R> k = {call, stream};
+    Call<R> k = {call, stream, 0};
     switch (call->layer) {
     case CDDP_LAYER_LINEAR:
-        return run_linear(k, scratch);
+        run_linear(k);
+        break;
     case CDDP_LAYER_RELU:
-        return run_function<R, Relu>(k);
+        run_function<R, Relu>(k);
+        break;
     case CDDP_LAYER_GELU:
-        return run_function<R, Gelu>(k);
+        run_function<R, Gelu>(k);
+        break;
     case CDDP_LAYER_TANH:
-        return run_function<R, Tanh>(k);
+        run_function<R, Tanh>(k);
+        break;
     case CDDP_LAYER_SIGMOID:
-        return run_function<R, Sigmoid>(k);
+        run_function<R, Sigmoid>(k);
+        break;
     case CDDP_LAYER_CONV2D:
-        return run_conv(k);
+        run_conv(k);
+        break;
     case CDDP_LAYER_AVERAGE_POOL:
-        return run_resize(k, true);
+        run_resize(k, true);
+        break;
     case CDDP_LAYER_UPSAMPLE:
-        return run_resize(k, false);
+        run_resize(k, false);
+        break;
     case CDDP_LAYER_DROPOUT:
-        return run_dropout(k);
+        run_dropout(k);
+        break;
     case CDDP_LAYER_EMBEDDING:
-        return run_embedding(k);
+        run_embedding(k);
+        break;
     case CDDP_LAYER_LAYER_NORM:
-        return run_layer_norm(k, scratch);
+        run_layer_norm(k, scratch);
+        break;
     case CDDP_LAYER_BATCH_NORM:
-        return run_batch_norm(k, scratch);
+        run_batch_norm(k, scratch);
+        break;
     case CDDP_LAYER_ATTENTION:
-        return run_attention(k, scratch);
+        run_attention(k, scratch);
+        break;
     case CDDP_LAYER_SQUARED_ERROR:
-        return run_pair_loss<R, SquaredError>(k);
+        run_pair_loss<R, SquaredError>(k);
+        break;
     case CDDP_LAYER_BCE:
-        return run_pair_loss<R, Bce>(k);
+        run_pair_loss<R, Bce>(k);
+        break;
     case CDDP_LAYER_INNER_PRODUCT:
-        return run_pair_loss<R, InnerProduct>(k);
+        run_pair_loss<R, InnerProduct>(k);
+        break;
     case CDDP_LAYER_CROSS_ENTROPY:
-        return run_cross_entropy(k, scratch);
+        run_cross_entropy(k, scratch);
+        break;
     case CDDP_LAYER_WEIGHTED_SUM:
-        return run_weighted_sum(k);
+        run_weighted_sum(k);
+        break;
     case CDDP_LAYER_GATE:
-        return run_gate(k);
+        run_gate(k);
+        break;
     case CDDP_LAYER_TAKE:
-        return run_take(k);
+        run_take(k);
+        break;
     case CDDP_LAYER_COMBINE:
-        return run_combine(k);
+        run_combine(k);
+        break;
     case CDDP_LAYER_NONE:
     case CDDP_LAYER_COUNT:
+        k.code = (int)cudaErrorInvalidValue;
         break;
     }
-    return (int)cudaErrorInvalidValue;
+    return k.code;
 }
 
 /* ---- update rules ---- */

@@ -22,6 +22,7 @@ typedef struct op {
 } op;
 
 struct CUstream_st {
+    struct CUstream_st *next; /* of all streams */
     op *first, *last;
     bool is_running; /* waits go round in circles only by a mistake of ours */
 };
@@ -34,9 +35,11 @@ struct CUevent_st {
 fake_cuda_counts fake_cuda;
 int fake_cuda_devices = 1;
 uint64_t fake_cuda_fail_malloc_at;
+bool fake_cuda_fails_on;
 
 /* A watchdog asks for events while its rank enqueues. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct CUstream_st *streams;
 
 /* ---- queues ---- */
 
@@ -127,13 +130,24 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
 {
     (void)flags;
-    *stream = calloc(1, sizeof **stream);
+    cudaStream_t made = calloc(1, sizeof *made);
+    if (made == NULL) return cudaErrorMemoryAllocation;
+    pthread_mutex_lock(&lock);
+    made->next = streams;
+    streams = made;
+    pthread_mutex_unlock(&lock);
     fake_cuda.live_streams++;
-    return *stream != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
+    *stream = made;
+    return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
+    pthread_mutex_lock(&lock);
+    struct CUstream_st **at = &streams;
+    while (*at != stream) at = &(*at)->next;
+    *at = stream->next;
+    pthread_mutex_unlock(&lock);
     for (op *o; (o = stream->first) != NULL;) {
         stream->first = o->next;
         free(o);
@@ -208,7 +222,10 @@ typedef struct block {
 static cudaError_t take(void **pointer, size_t bytes)
 {
     fake_cuda.allocations++;
-    if (fake_cuda_fail_malloc_at != 0 && --fake_cuda_fail_malloc_at == 0) return cudaErrorMemoryAllocation;
+    if (fake_cuda_fail_malloc_at != 0 && --fake_cuda_fail_malloc_at == 0) {
+        fake_cuda_fail_malloc_at = fake_cuda_fails_on ? 1 : 0;
+        return cudaErrorMemoryAllocation;
+    }
     block *b = malloc(sizeof *b + bytes);
     if (b == NULL) return cudaErrorMemoryAllocation;
     b->bytes = bytes;
@@ -218,9 +235,22 @@ static cudaError_t take(void **pointer, size_t bytes)
     return cudaSuccess;
 }
 
+/* What can run runs first: freeing waits for the GPU. */
+static void drain(void)
+{
+    pthread_mutex_lock(&lock);
+    for (bool any = true; any;) {
+        any = false;
+        for (struct CUstream_st *s = streams; s != NULL; s = s->next)
+            while (s->first != NULL && step(s)) any = true;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 static cudaError_t give(void *pointer)
 {
     if (pointer == NULL) return cudaSuccess;
+    drain();
     block *b = (block *)((char *)pointer - offsetof(block, data));
     memset(b->data, 0xa5, b->bytes);
     free(b);

@@ -7,6 +7,7 @@
 */
 #include "backends/nccl/cuda.h"
 #include "backends/nccl/layers.h"
+#include "core/base/alloc.h"
 #include "core/model/engine.h"
 #include "core/model/layers/activation.h"
 #include "core/model/layers/attention.h"
@@ -25,6 +26,9 @@
 #include "core/model/optim/optimizer.h"
 #include "core/tensor/dtype.h"
 #include "tests/support/test.h"
+#ifndef CDDP_ON_GPU
+#include "tests/unit/backends/nccl/fake_cuda.h"
+#endif
 
 #include <math.h>
 #include <string.h>
@@ -421,7 +425,7 @@ TEST(layers, have_the_bits_of_the_cpu)
     static const cddp_dtype dtypes[] = {CDDP_F32, CDDP_F64};
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++)
         for (int d = 0; d < 2; d++) {
-            for (int how = MODERATE; how <= SPECIAL; how++)
+            for (int how = 0; how < FILLING_COUNT; how++)
                 compare(&cases[k], &(variant){dtypes[d], (filling)how, SAMPLES, false}, cuda());
             compare(&cases[k], &(variant){dtypes[d], MODERATE, SAMPLES - 2, true}, cuda());
             compare(&cases[k], &(variant){dtypes[d], MODERATE, 1, false}, cuda());
@@ -700,6 +704,66 @@ TEST(trainings, have_the_bits_of_the_cpu_and_wait_for_nothing)
     }
 }
 
+#ifndef CDDP_ON_GPU
+/* One iteration on the device; whatever was made is given back. */
+static cddp_status try_iteration(const cddp_allocator *allocator, cddp_error *err)
+{
+    static const int64_t ids[3] = {1, 2, 3};
+    cd_prng prng = cd_prng_seed(5);
+    cd_model *model = NULL;
+    cd_graph *graph = NULL;
+    cd_batch batch;
+    cd_outputs outputs;
+    cd_value *loss = NULL;
+    cddp_status status = CDDP_OK;
+    cd_model_options options = {.name = "transformer",
+                                .options = "dropout=0.25",
+                                .dtype = CDDP_F32,
+                                .device = cuda(),
+                                .allocator = allocator,
+                                .prng = &prng};
+    cd_batch_request request = {.sample_ids = ids, .sample_count = 3, .prng = &prng};
+    CD_TRY_OUT(cd_model_create(&options, &model, err));
+    CD_TRY_OUT(cd_graph_create(model->module, allocator, &graph, err));
+    CD_TRY_OUT(cd_batch_make(graph, model, &request, &batch, err));
+    CD_TRY_OUT(cd_model_forward(model, graph, &batch, &outputs, err));
+    CD_TRY_OUT(cd_model_loss(model, graph, &batch, &outputs, UINT32_MAX, &loss, err));
+    CD_TRY_OUT(cd_graph_backward(graph, &(cd_backward_options){.roots = &loss, .root_count = 1}, err));
+out:
+    cd_graph_destroy(graph);
+    cd_model_destroy(model);
+    return status;
+}
+
+/* Every allocation fails once, of the host's memory and of the GPU's: an error, and nothing is left. */
+TEST(trainings, without_memory_fail_and_leave_nothing)
+{
+    cddp_error err;
+    cd_cuda_close(&cd_cuda_here);
+    for (int gpu = 0; gpu < 2; gpu++) {
+        cddp_status status = CDDP_E_NOMEM;
+        uint64_t n = 0;
+        while (status != CDDP_OK) {
+            cd_watch_allocator watch;
+            cd_watch_allocator_init(&watch, cddp_allocator_default());
+            n++;
+            cd_test_row("%s allocation %d", gpu ? "GPU" : "host", (int)n);
+            watch.fail_at = gpu ? 0 : n;
+            fake_cuda_fail_malloc_at = gpu ? n : 0;
+            fake_cuda_fails_on = true; /* the pool tries twice */
+            status = try_iteration(&watch.table, &err);
+            fake_cuda_fail_malloc_at = 0;
+            fake_cuda_fails_on = false;
+            assert_true(status == CDDP_OK || status == CDDP_E_NOMEM);
+            assert_int_equal(watch.live_count, 0);
+            cd_cuda_close(&cd_cuda_here);
+            assert_int_equal(fake_cuda.live_allocations, 0);
+        }
+        assert_true(n > 3);
+    }
+}
+#endif
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {ROW(layers, have_the_bits_of_the_cpu),
@@ -707,6 +771,9 @@ int main(int argc, char **argv)
                                        ROW(layers, the_comparison_sees_one_bit),
                                        ROW(layers, that_a_device_lacks_are_computed_on_the_host),
                                        ROW(layers, refuse_operands_that_do_not_fit),
+#ifndef CDDP_ON_GPU
+                                       ROW(trainings, without_memory_fail_and_leave_nothing),
+#endif
                                        ROW(optimizers, have_the_bits_of_the_cpu),
                                        ROW(optimizers, clipping_scales_by_the_same_factor),
                                        ROW(trainings, have_the_bits_of_the_cpu_and_wait_for_nothing)};

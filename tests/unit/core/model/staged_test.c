@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A device whose storage the host cannot touch, as a GPU's: models compute on copies and give the same bits.
+/* A device whose storage the host cannot touch, as a GPU's: models compute on copies and give the same bits, whether the
+** whole tape is a copy or, on a device with layers, what one operation needs.
 **
 ** The device is cpu behind a box: a storage is a small record that holds the real one, so that whoever takes it for
 ** numbers reads nonsense, and the sanitizers say so.
@@ -74,6 +75,19 @@ static cddp_status far_reduce(cddp_red_op op, const cddp_tensor *dst, const cddp
     return to.device->reduce(op, &to, &from, stream, err);
 }
 
+static cddp_status far_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream, cddp_error *err)
+{
+    cddp_tensor to = unbox(dst), from = unbox(src);
+    return to.device->copy(&to, &from, stream, err);
+}
+
+static cddp_status far_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor, cddp_stream *stream,
+                             cddp_error *err)
+{
+    cddp_tensor to = unbox(dst), from = unbox(src);
+    return to.device->scale(&to, &from, factor, stream, err);
+}
+
 static cddp_device far_device(const cddp_device *cpu)
 {
     cddp_device device = {.size = sizeof device, .abi = CDDP_DEVICE_ABI, .name = "far", .flags = CDDP_DEVICE_VALUES};
@@ -85,6 +99,8 @@ static cddp_device far_device(const cddp_device *cpu)
     device.write = far_write;
     device.fill = far_fill;
     device.reduce = far_reduce;
+    device.copy = far_copy;
+    device.scale = far_scale;
     return device;
 }
 
@@ -109,7 +125,8 @@ typedef struct outcome {
     unsigned char bytes[1 << 16]; /* of all gradients and buffers */
     size_t count;
     arrivals arrived;
-    double loss;
+    unsigned char loss[8];
+    size_t loss_bytes;
 } outcome;
 
 static void append(outcome *o, const cddp_tensor *t)
@@ -145,7 +162,8 @@ static void train(const cddp_device *device, size_t k, outcome *o)
         assert_ok(cd_model_loss(model, graph, &batch, &outputs, UINT32_MAX, &loss, &err), &err);
         cd_backward_options backward = {.roots = &loss, .root_count = 1};
         assert_ok(cd_graph_backward(graph, &backward, &err), &err);
-        o->loss = element_get(&loss->tensor, 0);
+        o->loss_bytes = cddp_dtype_bytes(loss->tensor.dtype);
+        assert_ok(loss->tensor.device->read(&loss->tensor, o->loss, o->loss_bytes, &err), &err);
     }
     for (size_t p = 0; p < model->module->parameter_count; p++)
         if (model->module->parameters[p].grad.kind == CDDP_GRAD_DENSE) {
@@ -157,21 +175,51 @@ static void train(const cddp_device *device, size_t k, outcome *o)
     cd_model_destroy(model);
 }
 
-TEST(staged, models_give_the_bits_of_cpu_on_a_device_that_the_host_cannot_touch)
+static void compare(const cddp_device *device)
 {
     static outcome near, far;
-    const cddp_device device = far_device(cddp_device_cpu());
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         cd_test_row("%s %s", cases[k].name, cases[k].options != NULL ? cases[k].options : "");
         memset(&near, 0, sizeof near);
         memset(&far, 0, sizeof far);
         train(cddp_device_cpu(), k, &near);
-        train(&device, k, &far);
-        assert_true(near.count > 0 && near.loss == far.loss);
+        train(device, k, &far);
+        assert_true(near.count > 0 && near.loss_bytes == far.loss_bytes);
+        assert_memory_equal(near.loss, far.loss, near.loss_bytes);
         assert_int_equal(near.count, far.count);
         assert_memory_equal(near.bytes, far.bytes, near.count);
         assert_memory_equal(&near.arrived, &far.arrived, sizeof near.arrived);
     }
+}
+
+TEST(staged, models_give_the_bits_of_cpu_on_a_device_that_the_host_cannot_touch)
+{
+    const cddp_device device = far_device(cddp_device_cpu());
+    compare(&device);
+}
+
+/* The tape is the device's, and every layer is staged by itself. */
+TEST(staged, models_give_the_bits_of_cpu_on_a_device_that_has_other_layers)
+{
+    static const cddp_layers none = {.size = sizeof none, .abi = CDDP_LAYERS_ABI};
+    cddp_device device = far_device(cddp_device_cpu());
+    device.layers = &none;
+    compare(&device);
+}
+
+/* A table that was written before there were layers, or for other ones, has none. */
+TEST(staged, layers_of_another_size_or_version_are_not_asked)
+{
+    static const cddp_layers other = {.size = sizeof other, .abi = CDDP_LAYERS_ABI + 1};
+    static const cddp_layers none = {.size = sizeof none, .abi = CDDP_LAYERS_ABI};
+    cddp_device device = far_device(cddp_device_cpu());
+    assert_null(cd_device_layers(&device));
+    device.layers = &other;
+    assert_null(cd_device_layers(&device));
+    device.layers = &none;
+    assert_ptr_equal(cd_device_layers(&device), &none);
+    device.size = (uint32_t)offsetof(cddp_device, layers);
+    assert_null(cd_device_layers(&device));
 }
 
 TEST(staged, sparse_gradients_are_refused)
@@ -185,4 +233,5 @@ TEST(staged, sparse_gradients_are_refused)
 }
 
 TEST_MAIN(ROW(staged, models_give_the_bits_of_cpu_on_a_device_that_the_host_cannot_touch),
-          ROW(staged, sparse_gradients_are_refused))
+          ROW(staged, models_give_the_bits_of_cpu_on_a_device_that_has_other_layers),
+          ROW(staged, layers_of_another_size_or_version_are_not_asked), ROW(staged, sparse_gradients_are_refused))
