@@ -6,27 +6,33 @@
 #include "core/base/error.h"
 #include "core/tensor/view.h"
 
-static const char *const layer_names[CDDP_LAYER_COUNT] = {[CDDP_LAYER_LINEAR] = "linear",
-                                                          [CDDP_LAYER_RELU] = "relu",
-                                                          [CDDP_LAYER_GELU] = "gelu",
-                                                          [CDDP_LAYER_TANH] = "tanh",
-                                                          [CDDP_LAYER_SIGMOID] = "sigmoid",
-                                                          [CDDP_LAYER_CONV2D] = "conv2d",
-                                                          [CDDP_LAYER_AVERAGE_POOL] = "average pool",
-                                                          [CDDP_LAYER_UPSAMPLE] = "upsample",
-                                                          [CDDP_LAYER_DROPOUT] = "dropout",
-                                                          [CDDP_LAYER_EMBEDDING] = "embedding",
-                                                          [CDDP_LAYER_LAYER_NORM] = "layer norm",
-                                                          [CDDP_LAYER_BATCH_NORM] = "batch norm",
-                                                          [CDDP_LAYER_ATTENTION] = "attention",
-                                                          [CDDP_LAYER_SQUARED_ERROR] = "squared error",
-                                                          [CDDP_LAYER_BCE] = "binary cross entropy",
-                                                          [CDDP_LAYER_INNER_PRODUCT] = "inner product",
-                                                          [CDDP_LAYER_CROSS_ENTROPY] = "cross entropy",
-                                                          [CDDP_LAYER_WEIGHTED_SUM] = "weighted sum",
-                                                          [CDDP_LAYER_GATE] = "gate",
-                                                          [CDDP_LAYER_TAKE] = "expert's rows",
-                                                          [CDDP_LAYER_COMBINE] = "experts' results"};
+/* COMBINE takes as many inputs as there are experts, and the gates. */
+static const struct {
+    const char *name;
+    uint32_t inputs;
+} layers[CDDP_LAYER_COUNT] = {
+    [CDDP_LAYER_LINEAR] = {"linear", 3},
+    [CDDP_LAYER_RELU] = {"relu", 1},
+    [CDDP_LAYER_GELU] = {"gelu", 1},
+    [CDDP_LAYER_TANH] = {"tanh", 1},
+    [CDDP_LAYER_SIGMOID] = {"sigmoid", 1},
+    [CDDP_LAYER_CONV2D] = {"conv2d", 3},
+    [CDDP_LAYER_AVERAGE_POOL] = {"average pool", 1},
+    [CDDP_LAYER_UPSAMPLE] = {"upsample", 1},
+    [CDDP_LAYER_DROPOUT] = {"dropout", 1},
+    [CDDP_LAYER_EMBEDDING] = {"embedding", 1},
+    [CDDP_LAYER_LAYER_NORM] = {"layer norm", 3},
+    [CDDP_LAYER_BATCH_NORM] = {"batch norm", 3},
+    [CDDP_LAYER_ATTENTION] = {"attention", 1},
+    [CDDP_LAYER_SQUARED_ERROR] = {"squared error", 2},
+    [CDDP_LAYER_BCE] = {"binary cross entropy", 2},
+    [CDDP_LAYER_INNER_PRODUCT] = {"inner product", 2},
+    [CDDP_LAYER_CROSS_ENTROPY] = {"cross entropy", 1},
+    [CDDP_LAYER_WEIGHTED_SUM] = {"weighted sum", 1},
+    [CDDP_LAYER_GATE] = {"gate", 1},
+    [CDDP_LAYER_TAKE] = {"expert's rows", 1},
+    [CDDP_LAYER_COMBINE] = {"experts' results", 1},
+};
 
 /* ---- operands ---- */
 
@@ -55,10 +61,13 @@ static cddp_status check_reals(const char *name, const char *what, const cddp_te
 
 static cddp_status check_call(const cddp_device *device, const cddp_layer_call *call, cddp_error *err)
 {
-    if (call->size < sizeof *call || (unsigned)call->layer >= CDDP_LAYER_COUNT || layer_names[call->layer] == NULL)
+    if (call->size < sizeof *call || (unsigned)call->layer >= CDDP_LAYER_COUNT || layers[call->layer].name == NULL)
         return cd_fail(err, CDDP_E_ARG, "cuda: layer %d in a call of %u bytes", (int)call->layer, call->size);
-    const char *name = layer_names[call->layer];
-    if (call->input_count < 1 || call->output_count != 1)
+    const char *name = layers[call->layer].name;
+    const bool fits = call->layer == CDDP_LAYER_COMBINE
+                          ? call->input_count >= 2 && call->input_count <= 1 + CD_CUDA_EXPERTS_MAX
+                          : call->input_count == layers[call->layer].inputs;
+    if (!fits || call->output_count != 1)
         return cd_fail(err, CDDP_E_ARG, "%s: %u inputs and %u outputs", name, call->input_count, call->output_count);
     const cddp_dtype dtype = call->outputs[0].dtype;
     if (dtype != CDDP_F32 && dtype != CDDP_F64)
@@ -84,8 +93,9 @@ static void touch(cd_cuda *cuda, const cddp_tensor *tensors, uint32_t count, boo
 
 static void observe_call(cd_cuda *cuda, const cddp_layer_call *call)
 {
-    const char *who = layer_names[call->layer];
-    const bool moves_given = !call->is_backward && (call->layer == CDDP_LAYER_BATCH_NORM || call->layer == CDDP_LAYER_GATE);
+    const char *who = layers[call->layer].name;
+    const bool moves_given =
+        !call->is_backward && (call->layer == CDDP_LAYER_BATCH_NORM || call->layer == CDDP_LAYER_GATE);
     if (cuda->observer.tracer == NULL) return;
     touch(cuda, call->inputs, call->input_count, false, who);
     touch(cuda, call->given, CDDP_LAYER_GIVEN, moves_given, who);
@@ -174,8 +184,8 @@ static cddp_status cuda_run(const cddp_device *device, const cddp_layer_call *ca
     if (call->layer == CDDP_LAYER_LINEAR) CD_TRY(run_linear_products(cuda, call, err));
     const size_t bytes = cd_cuda_layer_scratch(call);
     if (bytes > 0) CD_TRY(cd_cuda_take(cuda, bytes, &scratch, err));
-    cddp_status status = cd_cuda_check((cudaError_t)cd_cuda_launch_layer(call, scratch, cuda->stream),
-                                       layer_names[call->layer], err);
+    cddp_status status =
+        cd_cuda_check((cudaError_t)cd_cuda_launch_layer(call, scratch, cuda->stream), layers[call->layer].name, err);
     cd_cuda_give(cuda, bytes, scratch);
     return status;
 }
@@ -187,7 +197,8 @@ static cddp_status cuda_update(const cddp_device *device, const cddp_update_call
         return cd_fail(err, CDDP_E_ARG, "cuda: update rule %d in a call of %u bytes", (int)call->rule, call->size);
     for (int i = 0; i < CDDP_UPDATE_TENSORS && call->tensors[i] != NULL; i++) {
         const cddp_tensor *t = call->tensors[i];
-        if (t->device != device) return cd_fail(err, CDDP_E_ARG, "update: tensor %d is on device %s", i, t->device->name);
+        if (t->device != device)
+            return cd_fail(err, CDDP_E_ARG, "update: tensor %d is on device %s", i, t->device->name);
         if (!cddp_dtype_is_float(t->dtype) && t->dtype != CDDP_C64)
             return cd_fail(err, CDDP_E_ARG, "update: tensor %d is %s", i, cddp_dtype_name(t->dtype));
         CD_TRY(cd_view_check_same(call->tensors[0], t, "update", err));

@@ -22,7 +22,6 @@ namespace
 constexpr unsigned THREADS = 128;
 constexpr int64_t BLOCKS_MAX = 1 << 16;
 constexpr int64_t IGNORED = -100;
-constexpr int EXPERTS_MAX = 64;
 
 template <typename F> struct Each {
     int64_t count;
@@ -63,7 +62,10 @@ __device__ inline float ferf(float x) { return (float)cd_math_erf((double)x); }
 
 /* ---- what a call holds ---- */
 
-template <typename T> T *data(const cddp_tensor *t) { return t->device != nullptr ? (T *)t->storage + t->offset : nullptr; }
+template <typename T> T *data(const cddp_tensor *t)
+{
+    return t->device != nullptr ? (T *)t->storage + t->offset : nullptr;
+}
 
 template <typename R> struct Call {
     const cddp_layer_call *c;
@@ -164,10 +166,7 @@ struct Sigmoid {
 };
 /* Φ(x) is computed again in backward. */
 struct Gelu {
-    template <typename R> static __device__ R share(R x)
-    {
-        return (R)0.5 * (1 + ferf(x * (R)0.70710678118654752440));
-    }
+    template <typename R> static __device__ R share(R x) { return (R)0.5 * (1 + ferf(x * (R)0.70710678118654752440)); }
     template <typename R> static __device__ R value(R x) { return x * share(x); }
     template <typename R> static __device__ R slope(R x, R, R dy)
     {
@@ -294,8 +293,16 @@ template <typename R> struct ConvBias {
 template <typename R> void run_conv(Call<R> &k)
 {
     const cddp_tensor *y = &k.c->outputs[0];
-    const ConvSizes z = {k.size(0, 0), k.size(0, 1),      k.size(0, 2),      k.size(0, 3), k.size(1, 2),
-                         k.size(1, 3), k.c->integers[0], k.c->integers[1], k.size(1, 0), y->sizes[3],
+    const ConvSizes z = {k.size(0, 0),
+                         k.size(0, 1),
+                         k.size(0, 2),
+                         k.size(0, 3),
+                         k.size(1, 2),
+                         k.size(1, 3),
+                         k.c->integers[0],
+                         k.c->integers[1],
+                         k.size(1, 0),
+                         y->sizes[3],
                          y->sizes[2] * y->sizes[3]};
     if (!k.c->is_backward) {
         k.step(cddp_tensor_numel(y), ConvForward<R>{z, k.in(0), k.in(1), k.in(2), k.out()});
@@ -444,9 +451,9 @@ template <typename R> void run_embedding(Call<R> &k)
     const int64_t *indices = k.template given<const int64_t>(0);
     if (k.c->is_backward) {
         k.step(k.c->given[1].sizes[0] * width,
-             EmbeddingTable<R>{k.dout(), k.din(0), k.template given<const int64_t>(1),
-                               k.template given<const int64_t>(2), k.template given<const int64_t>(3), positions, width,
-                               bag});
+               EmbeddingTable<R>{k.dout(), k.din(0), k.template given<const int64_t>(1),
+                                 k.template given<const int64_t>(2), k.template given<const int64_t>(3), positions,
+                                 width, bag});
         return;
     }
     const int64_t count = cddp_tensor_numel(&k.c->outputs[0]);
@@ -658,7 +665,7 @@ template <typename R> void run_batch_norm(Call<R> &k, void *scratch)
     }
     if (training)
         k.step(z.channels, BatchMoments<R>{z, k.in(0), kept, mean, var, k.template given<int64_t>(2), k.c->reals[0],
-                                         k.c->reals[1]});
+                                           k.c->reals[1]});
     else
         k.step(z.channels, BatchRunning<R>{z.channels, kept, mean, var, k.c->reals[0]});
     k.step(k.numel(0), BatchValue<R>{z, k.in(0), k.in(1), k.in(2), kept, k.out()});
@@ -976,11 +983,11 @@ template <typename R> void run_take(Call<R> &k)
 {
     const bool back = k.c->is_backward;
     k.step(k.numel(0), Take<R>{back ? k.dout() : k.in(0), back ? k.din(0) : k.out(), k.template given<const int64_t>(0),
-                             k.template given<const int64_t>(1), k.c->integers[0], k.size(0, 1), back});
+                               k.template given<const int64_t>(1), k.c->integers[0], k.size(0, 1), back});
 }
 
 template <typename R> struct Combine {
-    const R *results[EXPERTS_MAX];
+    const R *results[CD_CUDA_EXPERTS_MAX];
     const R *gates;
     R *y;
     const int64_t *expert, *position;
@@ -992,7 +999,7 @@ template <typename R> struct Combine {
     }
 };
 template <typename R> struct CombineGate {
-    const R *results[EXPERTS_MAX];
+    const R *results[CD_CUDA_EXPERTS_MAX];
     const R *dy;
     R *dgates;
     const int64_t *expert, *position;
@@ -1006,7 +1013,7 @@ template <typename R> struct CombineGate {
     }
 };
 template <typename R> struct CombineResult {
-    R *dresults[EXPERTS_MAX];
+    R *dresults[CD_CUDA_EXPERTS_MAX];
     const R *gates, *dy;
     const int64_t *expert, *position;
     int64_t width;

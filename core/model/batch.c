@@ -52,8 +52,8 @@ static cddp_status make_field(cd_graph *graph, const cd_field *field, cddp_dtype
     if (field->kind == CD_FIELD_NONE) return CDDP_OK;
     for (uint32_t i = 0; i < field->dim_count; i++) sizes[i + 1] = field->sizes[i];
     cddp_tensor t;
-    CD_TRY(
-        cd_graph_host_tensor(graph, field->kind == CD_FIELD_REAL ? real : CDDP_I64, sizes, field->dim_count + 1, &t, err));
+    const cddp_dtype dtype = field->kind == CD_FIELD_REAL ? real : CDDP_I64;
+    CD_TRY(cd_graph_host_tensor(graph, dtype, sizes, field->dim_count + 1, &t, err));
     for (int64_t s = 0; s < request->sample_count && t.storage != NULL; s++) {
         cd_prng prng = cd_prng_split_index(request->prng, field->name, (uint64_t)request->sample_ids[s]);
         if (field->kind == CD_FIELD_REAL)

@@ -44,7 +44,8 @@ struct cd_op {
 /* The table of an op whose kernels are <fn>_forward and <fn>_backward of a kernels header (each_real.h). */
 #define CD_OP(text, fn, device_layer, device_describe)                                                                 \
     {                                                                                                                  \
-        .name = (text), .layer = (device_layer), .describe = (device_describe), .forward = {fn##_forward_f32, fn##_forward_f64}, .backward = {                                 \
+        .name = (text), .layer = (device_layer), .describe = (device_describe),                                        \
+        .forward = {fn##_forward_f32, fn##_forward_f64}, .backward = {                                                 \
             fn##_backward_f32,                                                                                         \
             fn##_backward_f64                                                                                          \
         }                                                                                                              \

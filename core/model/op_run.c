@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where an op's kernel runs: on the host over the tape, on the device that holds the tape, or on the host over copies.
-*/
+ */
 #include "core/model/op.h"
 
 static cddp_status run_kernel(const cd_op *op, const cd_op_call *call, bool is_backward, cddp_error *err)
@@ -97,8 +97,7 @@ static cddp_status fetch_gradients(cd_graph *graph, const cd_gradient *there, ui
     *here = memory;
     for (uint32_t i = 0; i < count; i++) {
         (*here)[i] = there[i];
-        if (there[i].kind == CDDP_GRAD_DENSE)
-            CD_TRY(fetch(graph, &there[i].value, values, &(*here)[i].value, err));
+        if (there[i].kind == CDDP_GRAD_DENSE) CD_TRY(fetch(graph, &there[i].value, values, &(*here)[i].value, err));
     }
     return CDDP_OK;
 }

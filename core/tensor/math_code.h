@@ -58,7 +58,10 @@ CD_EVERYWHERE double cd_divide2(cd_pair a, cd_pair b)
     return q + rest / b.high;
 }
 
-CD_EVERYWHERE double cd_power_of_two(int k) { return cd_f64_of_bits((uint64_t)(k + 1023) << 52); } /* -1022 ≤ k ≤ 1023 */
+CD_EVERYWHERE double cd_power_of_two(int k)
+{
+    return cd_f64_of_bits((uint64_t)(k + 1023) << 52);
+} /* -1022 ≤ k ≤ 1023 */
 
 /* x × 2^k, rounded once; overflows and underflows as arithmetic does. */
 CD_EVERYWHERE double cd_scale_by(double x, int k)

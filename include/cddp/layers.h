@@ -7,12 +7,14 @@
 **
 ** Order      calls go to the device's default stream (NULL in the device port) and return at once; what they use may
 **            be released, and its memory used again by later operations of that stream, as soon as they returned.
-** Operands   contiguous; real numbers are f32 or f64, all of one dtype in a call, but for what is said to be f64 or i64.
+** Operands   contiguous; real numbers are f32 or f64, all of one dtype in a call, but for what is said to be f64 or
+**            i64.
 ** Storage    the tape lives in storage allocated as u8 and viewed as other dtypes at offsets that are multiples of 64
 **            bytes: storage is plain bytes on a device with layers.
 ** Arithmetic what the cpu does (core/model/layers, docs/determinism.md), sums in the same order; a device that sums in
 **            another one where that is worth it (large products) says so.
-** Errors     operands that a caller got wrong; nothing is enqueued then.
+** Errors     another device, dtype or number of operands, gaps; nothing is enqueued then. Sizes are the caller's to
+**            get right.
 */
 #pragma once
 #include "cddp/tensor.h"
@@ -27,31 +29,31 @@ extern "C" {
 ** "given i64" and the like are filled in by the caller and the same in forward and backward, unless said otherwise. */
 typedef enum cddp_layer {
     CDDP_LAYER_NONE,
-    CDDP_LAYER_LINEAR,        /* bias (out) or absent, x (n, …, in), weight (out, in) → y (n, …, out) */
-    CDDP_LAYER_RELU,          /* x → y; backward cuts where y <= 0 */
-    CDDP_LAYER_GELU,          /* x → y, with erf */
-    CDDP_LAYER_TANH,          /* x → y */
-    CDDP_LAYER_SIGMOID,       /* x → y */
-    CDDP_LAYER_CONV2D,        /* x (n, c, h, w), weight (o, c, kh, kw), bias (o) or absent → y; integers: stride, padding */
-    CDDP_LAYER_AVERAGE_POOL,  /* x (n, c, h, w) → y; integers: size */
-    CDDP_LAYER_UPSAMPLE,      /* x (n, c, h, w) → y; integers: size */
-    CDDP_LAYER_DROPOUT,       /* x → y; reals: probability; given: i64 (n, 4), each sample's xoshiro256** at its start */
-    CDDP_LAYER_EMBEDDING,     /* table (rows, width) → y (n, positions, width), or (n, width) sums when integers[0] != 0;
-                              ** given: i64 (n, positions) indices in range; i64 (hit) rows that are hit, increasing;
-                              ** i64 (hit + 1) where each one's begin in: i64 (n · positions) places, increasing in each */
-    CDDP_LAYER_LAYER_NORM,    /* x (n, …, width), weight, bias (width) → y; reals: eps */
-    CDDP_LAYER_BATCH_NORM,    /* x (n, c) or (n, c, h, w), weight, bias (c) → y; integers: training; reals: eps, momentum;
-                              ** given: running mean, running variance (c), i64 count of batches, which training moves in
-                              ** forward; f64 (3, c), written in forward and read in backward */
-    CDDP_LAYER_ATTENTION,     /* qkv (n, positions, 3 · width) → y (n, positions, width); integers: heads, causal */
+    CDDP_LAYER_LINEAR,  /* bias (out) or absent, x (n, …, in), weight (out, in) → y (n, …, out) */
+    CDDP_LAYER_RELU,    /* x → y; backward cuts where y <= 0 */
+    CDDP_LAYER_GELU,    /* x → y, with erf */
+    CDDP_LAYER_TANH,    /* x → y */
+    CDDP_LAYER_SIGMOID, /* x → y */
+    CDDP_LAYER_CONV2D,  /* x (n, c, h, w), weight (o, c, kh, kw), bias (o) or absent → y; integers: stride, padding */
+    CDDP_LAYER_AVERAGE_POOL, /* x (n, c, h, w) → y; integers: size */
+    CDDP_LAYER_UPSAMPLE,     /* x (n, c, h, w) → y; integers: size */
+    CDDP_LAYER_DROPOUT,    /* x → y; reals: probability; given: i64 (n, 4), each sample's xoshiro256** at its start */
+    CDDP_LAYER_EMBEDDING,  /* table (rows, width) → y (n, positions, width), or (n, width) sums when integers[0] != 0;
+                           ** given: i64 (n, positions) indices in range; i64 (hit) rows that are hit, increasing;
+                           ** i64 (hit + 1) where each one's begin in: i64 (n · positions) places, increasing in each */
+    CDDP_LAYER_LAYER_NORM, /* x (n, …, width), weight, bias (width) → y; reals: eps */
+    CDDP_LAYER_BATCH_NORM, /* x (n, c) or (n, c, h, w), weight, bias (c) → y; integers: training; reals: eps, momentum;
+                           ** given: running mean, running variance (c), i64 count of batches, which training moves in
+                           ** forward; f64 (3, c), written in forward and read in backward */
+    CDDP_LAYER_ATTENTION,  /* qkv (n, positions, 3 · width) → y (n, positions, width); integers: heads, causal */
     CDDP_LAYER_SQUARED_ERROR, /* y, target → losses (n) */
     CDDP_LAYER_BCE,           /* y, target → losses (n); with logits */
     CDDP_LAYER_INNER_PRODUCT, /* y, target → losses (n) */
     CDDP_LAYER_CROSS_ENTROPY, /* y (n, …, classes) → losses (n); given: i64 (n, …) classes in range, or -100: ignored */
-    CDDP_LAYER_WEIGHTED_SUM,  /* losses (n) → scalar; reals: divisor, 0: none; given: f64 (n) weights, or absent */
-    CDDP_LAYER_GATE,          /* logits (n, experts) → gates (n); given: i64 (n), written in forward: who was chosen */
-    CDDP_LAYER_TAKE,          /* x (n, width) → rows of one expert; integers: expert; given: i64 (n) expert, i64 (n) row */
-    CDDP_LAYER_COMBINE,       /* gates (n), results of each expert or absent → y (n, width); given: as TAKE */
+    CDDP_LAYER_WEIGHTED_SUM, /* losses (n) → scalar; reals: divisor, 0: none; given: f64 (n) weights, or absent */
+    CDDP_LAYER_GATE,         /* logits (n, experts) → gates (n); given: i64 (n), written in forward: who was chosen */
+    CDDP_LAYER_TAKE,    /* x (n, width) → rows of one expert; integers: expert; given: i64 (n) expert, i64 (n) row */
+    CDDP_LAYER_COMBINE, /* gates (n), results of each expert or absent → y (n, width); given: as TAKE */
     CDDP_LAYER_COUNT
 } cddp_layer;
 #define CDDP_LAYER_BIT(layer) (UINT64_C(1) << (layer))

@@ -53,7 +53,8 @@ static cddp_status describe_cross_entropy(const cd_op_call *c, cddp_layer_call *
 static const cd_op squared_error_op = CD_OP("SquaredError", squared_error, CDDP_LAYER_SQUARED_ERROR, NULL);
 static const cd_op bce_op = CD_OP("BCEWithLogits", bce, CDDP_LAYER_BCE, NULL);
 static const cd_op inner_product_op = CD_OP("InnerProduct", inner_product, CDDP_LAYER_INNER_PRODUCT, NULL);
-static const cd_op cross_entropy_op = CD_OP("CrossEntropy", cross_entropy, CDDP_LAYER_CROSS_ENTROPY, describe_cross_entropy);
+static const cd_op cross_entropy_op =
+    CD_OP("CrossEntropy", cross_entropy, CDDP_LAYER_CROSS_ENTROPY, describe_cross_entropy);
 static const cd_op weighted_sum_op = CD_OP("WeightedSum", weighted_sum, CDDP_LAYER_WEIGHTED_SUM, describe_weighted_sum);
 
 static cddp_status pair_loss(cd_graph *graph, const cd_op *op, cd_value *const pair[2], cd_value **losses,

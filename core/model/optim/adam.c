@@ -66,7 +66,7 @@ static cddp_status step(cd_optimizer *o, cd_optimizer_entry *entry, cddp_error *
     {                                                                                                                  \
         .slot_names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},                                                     \
         .defaults = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = (decay_by_default)},       \
-        .needs_host = true, .rule = CDDP_UPDATE_ADAM, .slot_count = slot_count, .check = check, .step = step                                     \
+        .needs_host = true, .rule = CDDP_UPDATE_ADAM, .slot_count = slot_count, .check = check, .step = step           \
     }
 const cd_optimizer_rule cd_rule_adam = ADAM_RULE(0);
 const cd_optimizer_rule cd_rule_adamw = ADAM_RULE(1e-2);

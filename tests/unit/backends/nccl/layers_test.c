@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The layers, the optimizers and whole trainings on the cuda device beside the cpu: equal bits, but for the payload of a
-** NaN, at odd sizes, unaligned views, no samples at all, NaN, infinities and subnormals; and a steady iteration for
-** which the host waits nowhere and nothing is allocated.
-**
-** One source, two programs, as twin_test.c: cuda_layers over fake_cuda, cuda_layers_gpu over CUDA.
-*/
+/* The layers, the optimizers and whole trainings on the cuda device beside the cpu: equal bits, but for the payload of
+ *a
+ ** NaN, at odd sizes, unaligned views, no samples at all, NaN, infinities and subnormals; and a steady iteration for
+ ** which the host waits nowhere and nothing is allocated.
+ **
+ ** One source, two programs, as twin_test.c: cuda_layers over fake_cuda, cuda_layers_gpu over CUDA.
+ */
 #include "backends/nccl/cuda.h"
 #include "backends/nccl/layers.h"
 #include "core/base/alloc.h"
@@ -493,6 +494,8 @@ TEST(layers, refuse_operands_that_do_not_fit)
     assert_fails(layers->run(cuda(), &call, &err), CDDP_E_ARG, &err, "relu: input 0 is u8 beside f32");
     call.outputs = &bytes;
     assert_fails(layers->run(cuda(), &call, &err), CDDP_E_ARG, &err, "f32 and f64, not in u8");
+    call.layer = CDDP_LAYER_LINEAR;
+    assert_fails(layers->run(cuda(), &call, &err), CDDP_E_ARG, &err, "linear: 1 inputs and 1 outputs");
     call.layer = CDDP_LAYER_COUNT;
     assert_fails(layers->run(cuda(), &call, &err), CDDP_E_ARG, &err, "layer 22");
     cddp_update_call update = {.size = sizeof update, .tensors = {&there, &here}};
@@ -511,8 +514,10 @@ static const struct {
     cd_optimizer_kind kind;
     double weight_decay, momentum;
     bool flag; /* nesterov, amsgrad */
-} rules[] = {{"sgd", CD_OPTIMIZER_sgd, 0.01, 0.9, true},    {"adam", CD_OPTIMIZER_adam, 0.01, 0, false},
-             {"amsgrad", CD_OPTIMIZER_adam, 0, 0, true},     {"adamw", CD_OPTIMIZER_adamw, 0.05, 0, true},
+} rules[] = {{"sgd", CD_OPTIMIZER_sgd, 0.01, 0.9, true},
+             {"adam", CD_OPTIMIZER_adam, 0.01, 0, false},
+             {"amsgrad", CD_OPTIMIZER_adam, 0, 0, true},
+             {"adamw", CD_OPTIMIZER_adamw, 0.05, 0, true},
              {"adagrad", CD_OPTIMIZER_adagrad, 0.01, 0, false}};
 
 #define PARAMETERS 3
