@@ -80,6 +80,14 @@ void cd_cuda_give_pinned(cd_cuda *cuda, size_t bytes, void *block) { give(cuda, 
 
 /* ---- life ---- */
 
+static void ring_free(cd_cuda *cuda)
+{
+    if (cuda->ring_host != NULL) (void)cudaFreeHost(cuda->ring_host);
+    if (cuda->ring_device != NULL) (void)cudaFree(cuda->ring_device);
+    cuda->ring_host = cuda->ring_device = NULL;
+    cuda->ring_capacity = 0;
+}
+
 static cddp_status open_locked(cd_cuda *cuda, int ordinal, cddp_error *err)
 {
     CD_TRY(cd_cuda_check(cudaSetDevice(ordinal), "cudaSetDevice", err));
@@ -106,12 +114,9 @@ void cd_cuda_close(cd_cuda *cuda)
     pthread_mutex_lock(&cuda->lock);
     if (cuda->is_open) {
         (void)cudaStreamSynchronize(cuda->stream);
-        for (uint32_t i = 0; i < CD_RING_SLOTS; i++) {
-            cd_ring_slot *slot = &cuda->ring[i];
-            if (slot->host != NULL) (void)cudaFreeHost(slot->host);
-            if (slot->device != NULL) (void)cudaFree(slot->device);
-            if (slot->passed != NULL) (void)cudaEventDestroy(slot->passed);
-        }
+        for (uint32_t i = 0; i < CD_RING_SLOTS; i++)
+            if (cuda->ring[i].passed != NULL) (void)cudaEventDestroy(cuda->ring[i].passed);
+        ring_free(cuda);
         memset(cuda->ring, 0, sizeof cuda->ring);
         cd_cublas_close(cuda);
         cd_pool_fini(&cuda->memory);
@@ -154,36 +159,46 @@ cddp_status cd_cuda_wait(cd_cuda *cuda, cudaStream_t stream, cudaEvent_t event, 
 
 /* ---- the staging ring ---- */
 
-static cddp_status slot_grow(cd_ring_slot *slot, size_t bytes, cddp_error *err)
+/* Blocks while the GPU still reads the slot, and counts it. */
+static cddp_status slot_wait(cd_cuda *cuda, cd_ring_slot *slot, cddp_error *err)
 {
-    size_t capacity = cd_pool_class_bytes(cd_pool_class(bytes));
-    if (slot->host != NULL) (void)cudaFreeHost(slot->host);
-    if (slot->device != NULL) (void)cudaFree(slot->device);
-    slot->host = slot->device = NULL;
-    slot->capacity = 0;
-    CD_TRY(cd_cuda_check(cudaHostAlloc(&slot->host, capacity, cudaHostAllocDefault), "cudaHostAlloc", err));
-    CD_TRY(cd_cuda_check(cudaMalloc(&slot->device, capacity), "cudaMalloc", err));
-    slot->capacity = capacity;
+    if (!slot->in_use) return CDDP_OK;
+    cudaError_t code = cudaEventQuery(slot->passed);
+    if (code == cudaErrorNotReady) {
+        (void)cudaGetLastError();
+        cuda->host_waits++;
+        code = cudaEventSynchronize(slot->passed);
+    }
+    CD_TRY(cd_cuda_check(code, "waiting for a staging buffer", err));
+    slot->in_use = false;
+    return CDDP_OK;
+}
+
+static cddp_status ring_grow(cd_cuda *cuda, size_t bytes, cddp_error *err)
+{
+    const size_t capacity = cd_pool_class_bytes(cd_pool_class(bytes));
+    for (uint32_t i = 0; i < CD_RING_SLOTS; i++) CD_TRY(slot_wait(cuda, &cuda->ring[i], err));
+    ring_free(cuda);
+    CD_TRY(cd_cuda_check(cudaHostAlloc(&cuda->ring_host, CD_RING_SLOTS * capacity, cudaHostAllocDefault),
+                         "cudaHostAlloc", err));
+    CD_TRY(cd_cuda_check(cudaMalloc(&cuda->ring_device, CD_RING_SLOTS * capacity), "cudaMalloc", err));
+    for (uint32_t i = 0; i < CD_RING_SLOTS; i++) {
+        cudaEvent_t *passed = &cuda->ring[i].passed;
+        if (*passed == NULL)
+            CD_TRY(cd_cuda_check(cudaEventCreateWithFlags(passed, cudaEventDisableTiming), "cudaEventCreateWithFlags",
+                                 err));
+        cuda->ring[i].host = (char *)cuda->ring_host + i * capacity;
+        cuda->ring[i].device = (char *)cuda->ring_device + i * capacity;
+    }
+    cuda->ring_capacity = capacity;
     return CDDP_OK;
 }
 
 cddp_status cd_ring_begin(cd_cuda *cuda, size_t bytes, cd_ring_slot **slot, cddp_error *err)
 {
     cd_ring_slot *s = &cuda->ring[cuda->ring_next];
-    if (s->passed == NULL)
-        CD_TRY(cd_cuda_check(cudaEventCreateWithFlags(&s->passed, cudaEventDisableTiming), "cudaEventCreateWithFlags",
-                             err));
-    if (s->in_use) {
-        cudaError_t code = cudaEventQuery(s->passed);
-        if (code == cudaErrorNotReady) {
-            (void)cudaGetLastError();
-            cuda->host_waits++;
-            code = cudaEventSynchronize(s->passed);
-        }
-        CD_TRY(cd_cuda_check(code, "waiting for a staging buffer", err));
-        s->in_use = false;
-    }
-    if (s->capacity < bytes) CD_TRY(slot_grow(s, bytes, err));
+    CD_TRY(slot_wait(cuda, s, err));
+    if (cuda->ring_capacity < bytes) CD_TRY(ring_grow(cuda, bytes, err));
     cuda->ring_next = (cuda->ring_next + 1) % CD_RING_SLOTS;
     *slot = s;
     return CDDP_OK;

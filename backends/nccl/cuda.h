@@ -19,12 +19,11 @@
 #include "backends/nccl/pool.h"
 #include "cddp/device.h"
 
-#define CD_RING_SLOTS 8u
+#define CD_RING_SLOTS 32u /* how many small transfers the host may be ahead of the GPU before it waits */
 
 /* Small data on its way to the GPU: a pinned host buffer and its device twin, reused when their work has passed. */
 typedef struct cd_ring_slot {
     void *host, *device;
-    size_t capacity; /* of each */
     cudaEvent_t passed;
     bool in_use;
 } cd_ring_slot;
@@ -37,6 +36,8 @@ typedef struct cd_cuda {
     cd_pool memory;      /* of the GPU */
     cd_pool pinned;      /* host memory that the GPU reads and writes */
     cd_ring_slot ring[CD_RING_SLOTS];
+    void *ring_host, *ring_device; /* memory of all slots, grown together so that it is done soon */
+    size_t ring_capacity;          /* of each slot */
     uint32_t ring_next;
     void *cublas; /* opened by the first product that wants it */
     bool cublas_tried;

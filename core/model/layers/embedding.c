@@ -20,16 +20,20 @@ static cddp_status check_index(const embedding_state *e, int64_t index, int64_t 
                    (long long)sample, (long long)e->rows - 1);
 }
 
-/* The places of every row that is hit, in order, one row after the other: a gradient has no place to look for then. */
+/* What CDDP_LAYER_EMBEDDING is given, in one transfer: the places of every row that is hit, in order, one row after the
+** other, so that a gradient has no place to look for. */
 static cddp_status sort_places(const cd_op_call *c, embedding_state *e, cddp_error *err)
 {
-    const int64_t count = e->samples * e->positions;
+    const int64_t count = e->samples * e->positions, all = 4 * count + 1;
     void *memory = NULL;
-    CD_TRY(cd_graph_push(c->graph, (size_t)(e->rows + 3 * count + 1) * sizeof(int64_t), &memory, err));
-    int64_t *next = memory, *hit = next + e->rows, *start = hit + count, *places = start + count + 1, hits = 0;
+    cddp_tensor t;
+    CD_TRY(cd_graph_push(c->graph, (size_t)(e->rows + all) * sizeof(int64_t), &memory, err));
+    int64_t *index = memory, *places = index + count, *hit = places + count, *start = hit + count, hits = 0;
+    int64_t *next = start + count + 1; /* (rows) how often each is hit, then where its next place goes */
     for (int64_t i = 0; i < count; i++) {
         CD_TRY(check_index(e, e->indices[i], i / e->positions, err));
-        next[e->indices[i]]++;
+        index[i] = e->indices[i];
+        next[index[i]]++;
     }
     for (int64_t row = 0, at = 0; row < e->rows; row++) {
         const int64_t used = next[row];
@@ -40,13 +44,14 @@ static cddp_status sort_places(const cd_op_call *c, embedding_state *e, cddp_err
         at += used;
         start[hits] = at;
     }
-    for (int64_t i = 0; i < count; i++) places[next[e->indices[i]]++] = i;
-    const int64_t bounds = hits + 1;
-    CD_TRY(cd_graph_give(c->graph, CDDP_I64, (const int64_t[2]){e->samples, e->positions}, 2, e->indices, &e->there[0],
-                         err));
-    CD_TRY(cd_graph_give(c->graph, CDDP_I64, &hits, 1, hit, &e->there[1], err));
-    CD_TRY(cd_graph_give(c->graph, CDDP_I64, &bounds, 1, start, &e->there[2], err));
-    return cd_graph_give(c->graph, CDDP_I64, &count, 1, places, &e->there[3], err);
+    for (int64_t i = 0; i < count; i++) places[next[index[i]]++] = i;
+    CD_TRY(cd_graph_give(c->graph, CDDP_I64, &all, 1, memory, &t, err));
+    const int64_t sizes[2] = {e->samples, e->positions};
+    e->there[0] = cddp_tensor_of(t.device, t.storage, t.offset, CDDP_I64, sizes, 2);
+    e->there[1] = cddp_tensor_slice(&t, 2 * count, hits);
+    e->there[2] = cddp_tensor_slice(&t, 3 * count, hits + 1);
+    e->there[3] = cddp_tensor_slice(&t, count, count);
+    return CDDP_OK;
 }
 
 static cddp_status describe(const cd_op_call *c, cddp_layer_call *layer, cddp_error *err)
