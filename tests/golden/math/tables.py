@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the constant tables of core/tensor/math.c, rounded from 60 digits (needs mpmath)."""
+"""Prints the constant tables of core/tensor/math.c and math_code.h, rounded from 60 digits (needs mpmath)."""
 from mpmath import mp, mpf, pi, erf, exp, sqrt, factorial, log
 
 mp.dps = 60
