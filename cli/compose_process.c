@@ -34,6 +34,7 @@
 #define WIRE_BYTES 16384
 #define TIMEOUT_NS UINT64_C(20000000000)   /* of an operation when the scenario names none */
 #define DEADLINE_NS UINT64_C(600000000000) /* of the whole run */
+#define STOP_MARGIN_NS UINT64_C(250000000) /* beyond it, for a rank that is stopped: who waits for it speaks first */
 #define GRACE_NS UINT64_C(750000000)       /* for the others, after the first rank failed: they wait for the same */
 #define LATE_EXIT 70
 
@@ -127,7 +128,12 @@ static cddp_status open_guarded(const cddp_backend *backend, cddp_rank *rank, co
     bool has_options = guarded.options != NULL && guarded.options[0] != '\0';
     if (!has_options && composed->capabilities.guards) guarded.options = "guard=1";
     if (guarded.timeout_ns == 0) guarded.timeout_ns = TIMEOUT_NS;
+    char note[128];
+    snprintf(note, sizeof note, "connecting group '%.80s'", guarded.name);
+    cddp_process_note(rank, note);
     CD_TRY(composed->open(composed, rank, &guarded, group, err));
+    snprintf(note, sizeof note, "group '%.80s' is connected", guarded.name);
+    cddp_process_note(rank, note);
     return CDDP_OK;
 }
 
@@ -184,6 +190,7 @@ static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *
     if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for rank %u", rank->rank);
     s->rank = rank;
     s->process = p;
+    cddp_process_note(rank, "starting");
     s->sink = (cddp_trace_sink){sizeof s->sink, CDDP_TRACE_ABI, s, wire_event, wire_flush};
     cddp_rendezvous_options meeting = {.size = sizeof meeting, .url = url, .timeout_ns = TIMEOUT_NS};
     cddp_composition_options parts = {.size = sizeof parts,
@@ -344,7 +351,8 @@ static cddp_status open_launched(cd_compose_process *p, cddp_process_options *op
                        "ranks of backend '%s' are started by %s, and this program cannot be started again",
                        cd_compose_process_backend(p)->name, launcher->name);
     *m = (cddp_member_options){
-        .size = sizeof *m, .meet = o->origin->hub == NULL ? meet : NULL, .leave = leave, .context = p};
+        .size = sizeof *m, .meet = o->origin->hub == NULL ? meet : NULL, .leave = leave, .context = p,
+        .shelter = o->origin->hub != NULL && launcher->ends_all};
     if (!launcher->identity(read_variable, &m->rank, &m->world_size, &one_host)) {
         if (o->origin->hub != NULL)
             return cd_fail(err, CDDP_E_UNSUPPORTED, "CDDP_HUB is set, but %s did not start this process",
@@ -401,10 +409,12 @@ cddp_status cd_compose_process_open(const cd_compose_process_options *given, cd_
                                             .node = given->node,
                                             .own_process = true};
     CD_TRY_OUT(cddp_composition_open(&parts, &p->composition, err));
+    const uint64_t timeout_ns = given->plan->world.timeout_ms * 1000000u;
     cddp_process_options world = {.size = sizeof world,
                                   .world_size = (uint32_t)given->plan->world.size,
                                   .deadline_ns = DEADLINE_NS,
                                   .grace_ns = GRACE_NS,
+                                  .patience_ns = (timeout_ns != 0 ? timeout_ns : TIMEOUT_NS) + STOP_MARGIN_NS,
                                   .message = take_message,
                                   .interrupted = interrupted,
                                   .context = p};

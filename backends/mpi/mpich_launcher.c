@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpiexec of MPICH (Hydra). It takes more ranks than cores, and root, without being told. When a rank dies it ends the
-** others at once, and says which process was the first; told not to (-disable-auto-cleanup), it loses its own proxy.
+/* mpiexec of MPICH (Hydra). It takes more ranks than cores, and root, without being told. When a process of its own
+** dies it ends the others at once (ends_all); told not to (-disable-auto-cleanup), it loses its own proxy.
 */
 #include "backends/mpi/mpi_group.h"
 #include "backends/mpi/mpi_launch.h"
@@ -36,4 +36,5 @@ const cddp_launcher cd_mpi_launcher = {.size = sizeof cd_mpi_launcher,
                                        .name = "mpiexec of MPICH (" CDDP_MPI_LAUNCHER ")",
                                        .command = command,
                                        .identity = identity,
-                                       .leave = cd_mpi_leave};
+                                       .leave = cd_mpi_leave,
+                                       .ends_all = true};

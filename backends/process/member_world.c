@@ -68,6 +68,7 @@ static cddp_status member_launch(void *world, cddp_rank_fn program, void *argume
     pthread_t listener;
     cddp_error error = CDDP_ERROR_INIT;
     (void)results;
+    if (w->options.shelter) CD_TRY(cd_os_shelter(err));
     CD_TRY(report_to_launcher(w, err));
     if (pthread_create(&listener, NULL, listen_to_launcher, w) != 0)
         return cd_fail(err, CDDP_E_LIMIT, "cannot start a thread");

@@ -45,6 +45,11 @@ cddp_status cd_os_children_wait(const cd_os_child *children, size_t count, uint6
 cddp_status cd_os_child_read(cd_os_child *child, cd_os_pipe pipe, void *bytes, size_t byte_capacity,
                              size_t *byte_count, cddp_error *err) CDDP_MUST_CHECK;
 void cd_os_child_kill(cd_os_child *child);
+/* Goes on in a child of this process, which dies with it where the system offers that (Linux). This process returns never:
+** it ends when the child ended well, else only when whoever started it has gone. */
+cddp_status cd_os_shelter(cddp_error *err) CDDP_MUST_CHECK;
+/* Is a process of this machine stopped (SIGSTOP)? False where the system does not tell (elsewhere than on Linux). */
+bool cd_os_process_is_stopped(int64_t process);
 /* Has it ended? Then *exit_code, or *signal_number when a signal ended it. Never blocks. True for a child that
 ** was reaped before, without writing. */
 bool cd_os_child_poll(cd_os_child *child, int *exit_code, int *signal_number);

@@ -29,8 +29,8 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-/* The child's side of the fork. parent is compared afterwards: it may have died before prctl took effect. */
-static void child_main(int ends[CD_OS_PIPE_COUNT][2], pid_t parent, cd_os_child_fn program, void *argument)
+/* In a child: parent is compared afterwards, since it may have died before prctl took effect. */
+static void die_with(pid_t parent)
 {
 #if defined(__linux__)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -38,6 +38,12 @@ static void child_main(int ends[CD_OS_PIPE_COUNT][2], pid_t parent, cd_os_child_
 #else
     (void)parent;
 #endif
+}
+
+/* The child's side of the fork. */
+static void child_main(int ends[CD_OS_PIPE_COUNT][2], pid_t parent, cd_os_child_fn program, void *argument)
+{
+    die_with(parent);
     dup2(ends[CD_OS_PIPE_STDOUT][1], STDOUT_FILENO);
     dup2(ends[CD_OS_PIPE_STDERR][1], STDERR_FILENO);
     close_fd(&ends[CD_OS_PIPE_STDOUT][1]);
@@ -135,4 +141,34 @@ void cd_os_child_close(cd_os_child *child)
         child->process = -1;
     }
     for (int i = 0; i < CD_OS_PIPE_COUNT; i++) close_fd(&child->fds[i]);
+}
+
+cddp_status cd_os_shelter(cddp_error *err)
+{
+    int state = 0;
+    fflush(NULL); /* or the child would print our buffered output again */
+    pid_t above = getppid(), parent = getpid(), pid = fork();
+    if (pid < 0) return cd_fail(err, CDDP_E_LIMIT, "cannot start a process: %s", strerror(errno));
+    if (pid == 0) {
+        die_with(parent);
+        return CDDP_OK;
+    }
+    while (waitpid(pid, &state, 0) < 0 && errno == EINTR) {
+    }
+    if (WIFEXITED(state) && WEXITSTATUS(state) == 0) _exit(0);
+    while (getppid() == above) cd_os_sleep_ns(UINT64_C(100000000));
+    _exit(1);
+}
+
+bool cd_os_process_is_stopped(int64_t process)
+{
+    char path[48], text[512];
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)process);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0) close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    /* "123 (name) T …", and the name may hold anything. */
+    const char *end = strrchr(text, ')');
+    return end != NULL && end[1] == ' ' && end[2] == 'T';
 }

@@ -117,6 +117,9 @@ typedef struct cddp_launcher {
     /* (required) does: ends the transport in this process. called when: all groups are closed, on every rank.
     ** blocks: until all ranks are there. */
     void (*leave)(void);
+    /* It ends all ranks as soon as one has died, before anybody can say who was the first. A rank that cddp starts then runs
+    ** in a child of the process that the launcher watches. */
+    bool ends_all;
 } cddp_launcher;
 
 typedef struct cddp_backend {

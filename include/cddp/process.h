@@ -49,6 +49,9 @@ typedef struct cddp_process_options {
     const char *hub_host;
     const struct cddp_member_options *member;
     bool (*interrupted)(void *context); /* (optional) asked a few times a second, until a rank fails; true ends all */
+    /* How long a rank on this machine may be stopped (SIGSTOP), and how much later than the first one a rank that a command
+    ** starts may report, before it has failed; 0: as long as the deadline. */
+    uint64_t patience_ns;
 } cddp_process_options;
 
 #define CDDP_PROCESS_LAUNCHER UINT32_MAX
@@ -78,6 +81,7 @@ typedef struct cddp_member_options {
     /* (optional) does: ends the transport, when all ranks ended in a state in which it can. */
     void (*leave)(void *context);
     void *context;
+    bool shelter; /* launch goes on in a child: whoever started this process must not see it die (cddp_launcher.ends_all) */
 } cddp_member_options;
 
 CDDP_API cddp_status cddp_member_world_open(const cddp_member_options *options, cddp_member_world **world,

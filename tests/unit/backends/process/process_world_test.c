@@ -184,6 +184,47 @@ TEST(process_world, a_hung_rank_is_killed_at_the_deadline_and_named)
                         "rank 1 was still running at the deadline of 0.200 s; its last note: in backward");
 }
 
+#if defined(__linux__)
+/* Rank 1 stops; it is waked after *argument ms by a process of its own, if that is not 0. */
+static cddp_status rank_one_stops(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    const uint64_t *wake_ms = argument;
+    (void)err;
+    if (rank->rank != 1) return CDDP_OK;
+    cddp_process_note(rank, "connecting group 'world'");
+    const pid_t self = getpid();
+    if (*wake_ms != 0 && fork() == 0) {
+        cd_os_sleep_ns(*wake_ms * MS);
+        kill(self, SIGCONT);
+        _exit(0);
+    }
+    raise(SIGSTOP);
+    return CDDP_OK;
+}
+
+TEST(process_world, a_rank_that_stays_stopped_is_killed_and_named_with_what_it_did)
+{
+    gathered g;
+    cddp_rank_result results[RANKS];
+    uint64_t wake_ms = 0;
+    run(rank_one_stops, &wake_ms, (cddp_process_options){.patience_ns = 200 * MS, .deadline_ns = 20000 * MS}, &g, results);
+    assert_int_equal(results[0].end, CDDP_RANK_RETURNED);
+    assert_int_equal(results[1].end, CDDP_RANK_KILLED);
+    assert_int_equal(results[1].status, CDDP_E_ABORTED);
+    assert_string_equal(results[1].error.message, "rank 1 was stopped and did not go on for 0.200 s, so it was killed; "
+                                                  "its last note: connecting group 'world'");
+}
+
+TEST(process_world, a_rank_that_goes_on_in_time_is_left_alone)
+{
+    gathered g;
+    cddp_rank_result results[RANKS];
+    uint64_t wake_ms = 200;
+    run(rank_one_stops, &wake_ms, (cddp_process_options){.patience_ns = 20000 * MS, .deadline_ns = 20000 * MS}, &g, results);
+    for (uint32_t r = 0; r < RANKS; r++) assert_int_equal(results[r].end, CDDP_RANK_RETURNED);
+}
+#endif
+
 static cddp_status one_fails_others_hang(cddp_rank *rank, void *argument, cddp_error *err)
 {
     (void)argument;
@@ -537,6 +578,10 @@ TEST_MAIN(ROW(process_world, every_rank_returns_and_its_messages_arrive_in_order
           ROW(process_world, a_killed_rank_is_named_with_its_signal_and_last_note),
           ROW(process_world, a_rank_that_exits_without_a_result_has_crashed),
           ROW(process_world, a_hung_rank_is_killed_at_the_deadline_and_named),
+#if defined(__linux__)
+          ROW(process_world, a_rank_that_stays_stopped_is_killed_and_named_with_what_it_did),
+          ROW(process_world, a_rank_that_goes_on_in_time_is_left_alone),
+#endif
           ROW(process_world, one_failure_ends_the_others_after_the_grace_period),
           ROW(process_world, output_arrives_by_line_rank_and_stream_even_without_a_last_newline),
           ROW(process_world, records_and_lines_longer_than_a_pipe_come_through),

@@ -111,6 +111,52 @@ TEST(os_child, closing_kills_what_still_runs)
     assert_int_equal(kill(process, 0), -1);
 }
 
+/* Behind a shelter: ends well, or is killed. */
+static int sheltered(void *argument, int write_fd)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    (void)write_fd;
+    if (cd_os_shelter(&err) != CDDP_OK) return 3;
+    if (*(const bool *)argument) raise(SIGKILL);
+    return 0;
+}
+
+TEST(os_child, a_shelter_ends_with_what_it_shelters_unless_that_ended_in_disorder)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    int exit_code = -1, signal_number = -1;
+    bool dies = false;
+    cd_os_child child = CD_OS_CHILD_NONE;
+    assert_ok(cd_os_child_open(&child, sheltered, &dies, &err), &err);
+    while (!cd_os_child_poll(&child, &exit_code, &signal_number)) cd_os_sleep_ns(MS);
+    assert_int_equal(exit_code, 0);
+    cd_os_child_close(&child);
+    dies = true;
+    assert_ok(cd_os_child_open(&child, sheltered, &dies, &err), &err);
+    for (int i = 0; i < 30; i++) {
+        assert_false(cd_os_child_poll(&child, &exit_code, &signal_number));
+        cd_os_sleep_ns(10 * MS);
+    }
+    cd_os_child_close(&child);
+}
+
+TEST(os, a_process_is_stopped_from_its_signal_to_go_on)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_os_child child = CD_OS_CHILD_NONE;
+    assert_false(cd_os_process_is_stopped(0));
+    assert_ok(cd_os_child_open(&child, waits_for_ever, NULL, &err), &err);
+    assert_false(cd_os_process_is_stopped(child.process));
+#if defined(__linux__)
+    assert_int_equal(kill((pid_t)child.process, SIGSTOP), 0);
+    while (!cd_os_process_is_stopped(child.process)) cd_os_sleep_ns(MS);
+    assert_int_equal(kill((pid_t)child.process, SIGCONT), 0);
+    while (cd_os_process_is_stopped(child.process)) cd_os_sleep_ns(MS);
+#endif
+    cd_os_child_close(&child);
+    assert_false(cd_os_process_is_stopped(child.process));
+}
+
 TEST(os, writing_to_a_closed_descriptor_is_an_error_with_the_systems_words)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -121,4 +167,6 @@ TEST_MAIN(ROW(os, the_clock_goes_forward_and_sleeping_takes_as_long_as_asked),
           ROW(os_child, its_pipes_its_exit_code_and_shared_memory_reach_us),
           ROW(os_child, waiting_ends_at_the_time_out_and_a_kill_is_seen_as_one),
           ROW(os_child, closing_kills_what_still_runs),
+          ROW(os_child, a_shelter_ends_with_what_it_shelters_unless_that_ended_in_disorder),
+          ROW(os, a_process_is_stopped_from_its_signal_to_go_on),
           ROW(os, writing_to_a_closed_descriptor_is_an_error_with_the_systems_words))
