@@ -250,6 +250,17 @@ static cddp_status run_experts(run *r, cd_value **y, cddp_error *err)
     }
     return cd_expert_combine(r->graph, results, &routing, y, err);
 }
+/* Of eight small integers without their signs two are often the largest, and the first one counts. */
+static cddp_status run_ties(run *r, cd_value **y, cddp_error *err)
+{
+    cd_value *logits = NULL, *results[8] = {NULL};
+    cd_routing routing;
+    CD_TRY(cd_relu(r->graph, r->p[0], &logits, err));
+    CD_TRY(cd_route_top1(r->graph, logits, r->ids, &routing, err));
+    for (int64_t e = 0; e < 8; e++)
+        if (routing.count[e] > 0) CD_TRY(cd_expert_take(r->graph, r->p[0], &routing, e, &results[e], err));
+    return cd_expert_combine(r->graph, results, &routing, y, err);
+}
 static cddp_status run_inner(run *r, cd_value **y, cddp_error *err)
 {
     cd_inner inner = {.p = r->p[1], .key = 5};
@@ -326,6 +337,7 @@ static const layer_case cases[] = {
     {"embedding bag", run_embedding_bag, 0, 2, {{1, {1}}, {2, {7, 5}}}},
     {"embedding, index out of range", run_bad_index, 0, 2, {{1, {1}}, {2, {7, 5}}}},
     {"mixture of experts", run_experts, 0, 5, {{1, {9}}, {2, {3, 9}}, {2, {9, 9}}, {2, {9, 9}}, {2, {9, 9}}}},
+    {"mixture of experts with ties", run_ties, 0, 1, {{1, {8}}}},
     {"inner product with a parameter", run_inner, 0, 2, {{1, {1}}, {2, {3, 7}}}},
     {"squared error", run_squared_error, 0, 1, {{2, {3, 7}}}},
     {"binary cross-entropy", run_bce, 0, 1, {{1, {13}}}},
