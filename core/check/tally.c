@@ -16,10 +16,12 @@ static const char *const link_words[CD_LINK_COUNT] = {[CD_LINK_MATHEMATICS] = "s
                                                       [CD_LINK_BUFFER] = "reference buffer",
                                                       [CD_LINK_PRESENCE] = "reference presence",
                                                       [CD_LINK_FREE] = "free-running reference",
-                                                      [CD_LINK_LAW] = "hook's law"};
+                                                      [CD_LINK_LAW] = "hook's law",
+                                                      [CD_LINK_STATISTICS] = "statistics of the whole batch"};
 
 /* Position in the chain of causes. */
 static const int link_order[CD_LINK_COUNT] = {
+    [CD_LINK_STATISTICS] = -1, /* of the forward: what other ranks then get follows from it */
     [CD_LINK_PRECISION] = 0, [CD_LINK_REDUCTION] = 1, [CD_LINK_MATHEMATICS] = 2,
     [CD_LINK_PRESENCE] = 3,  [CD_LINK_LAW] = 4,       [CD_LINK_BUFFER] = 5,
     [CD_LINK_UPDATE] = 6,    [CD_LINK_OPTIMIZER] = 7, [CD_LINK_FREE] = 8};
@@ -52,6 +54,8 @@ static bool precedes(const cddp_event *a, const cddp_event *b)
     if (a->step != b->step) return a->step < b->step;
     if (order_of(a) != order_of(b)) return order_of(a) < order_of(b);
     if (a->micro_step != b->micro_step) return a->micro_step < b->micro_step;
+    if (order_of(a) == link_order[CD_LINK_STATISTICS] && a->as.compare.param != b->as.compare.param)
+        return a->as.compare.param < b->as.compare.param;
     if (a->rank != b->rank) return a->rank < b->rank;
     return a->sequence < b->sequence;
 }
@@ -63,8 +67,10 @@ void cd_tally_push(cd_tally *tally, const cddp_event *event)
     int64_t *judged = cd_ranks_add(&tally->judged, event->rank);
     if (judged != NULL) (*judged)++;
     if (c->bad == 0) return;
-    cd_tally_entry *entry = cd_table_add(&tally->entries, CD_KEY(c->shape));
-    int64_t *seen = cd_table_add(&tally->ranks, CD_KEY(c->shape, event->rank));
+    /* Layer by layer: from the second one on everybody has what the first culprit spread. */
+    const int64_t layer = c->link == CD_LINK_STATISTICS ? c->param + 1 : 0;
+    cd_tally_entry *entry = cd_table_add(&tally->entries, CD_KEY(c->shape, layer));
+    int64_t *seen = cd_table_add(&tally->ranks, CD_KEY(c->shape, event->rank, layer));
     if (entry == NULL || seen == NULL) return;
     if ((*seen)++ == 0) entry->rank_count++;
     if (event->rank < 64) entry->mask |= UINT64_C(1) << event->rank;
@@ -97,18 +103,43 @@ static const char *split_name(const cd_tally_entry *entry, char *name, size_t na
     return colon + 2;
 }
 
+/* The index-th in the order of the witnesses; NULL past the end. */
+static const cd_tally_entry *find_entry(const cd_tally *tally, size_t index)
+{
+    for (size_t i = 0; i < tally->entries.count; i++) {
+        const cd_tally_entry *entry = cd_table_value(&tally->entries, i);
+        size_t before = 0;
+        for (size_t k = 0; k < tally->entries.count; k++) {
+            const cd_tally_entry *other = cd_table_value(&tally->entries, k);
+            before += precedes(&other->witness, &entry->witness) || (k < i && !precedes(&entry->witness, &other->witness));
+        }
+        if (before == index) return entry;
+    }
+    return NULL;
+}
+
+/* What a rank did with the statistics of a layer spreads to every gradient of the step. */
+static bool follows_from_statistics(const cd_tally *tally, size_t index)
+{
+    bool follows = false;
+    for (size_t i = 0; i < index; i++)
+        follows = follows || find_entry(tally, i)->witness.as.compare.link == CD_LINK_STATISTICS;
+    return follows;
+}
+
 bool cd_tally_get(const cd_tally *tally, cd_scribe *scribe, size_t index, cddp_finding *finding)
 {
-    if (index >= tally->entries.count) return false;
-    const cd_tally_entry *entry = cd_table_value(&tally->entries, index);
+    const cd_tally_entry *entry = find_entry(tally, index);
+    if (entry == NULL) return false;
     const cddp_event_compare *c = &entry->witness.as.compare;
     cddp_finding f = cd_finding_at(scribe, &entry->witness);
     f.ranks = entry->mask;
+    f.is_consequence = follows_from_statistics(tally, index);
     char who[96];
     bool everybody = entry->rank_count == judged_ranks(tally) && entry->rank_count > 1;
     cd_mask_print(entry->mask, entry->rank_count, who, sizeof who);
     if (everybody) f.rank = -1;
-    bool is_buffer = c->link == CD_LINK_BUFFER;
+    bool is_buffer = c->link == CD_LINK_BUFFER || c->link == CD_LINK_STATISTICS;
     const char *words = entry->words;
     const char *name = is_buffer ? cd_scribe_get_buffer(scribe, c->param) : cd_scribe_get_parameter(scribe, c->param);
     if (!is_buffer) cd_finding_set_parameter(scribe, &f, c->param);

@@ -17,8 +17,8 @@ typedef struct cd_tally_entry {
 } cd_tally_entry;
 
 typedef struct cd_tally {
-    cd_table entries; /* shape → cd_tally_entry */
-    cd_table ranks;   /* (shape, rank) → 1 */
+    cd_table entries; /* (shape, layer of statistics + 1) → cd_tally_entry */
+    cd_table ranks;   /* (shape, rank, layer) → 1 */
     cd_ranks judged;  /* rank → comparisons that this check reads */
     uint64_t compared;
 } cd_tally;

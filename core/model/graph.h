@@ -82,9 +82,13 @@ typedef struct cd_graph_callbacks {
     /* The stream on which the engine accumulates a parameter's gradient, where gradients live on a device with streams;
     ** NULL, or without the callback: the default one. Numbers on the tape stay as they are until the next begin. */
     cddp_stream *(*stream)(void *context, uint32_t parameter);
-    /* Synchronised batch norm: statistics of all ranks. mine (count) f64, all (rank_count, count) f64 in rank
-    ** order; sums (count) f64 is summed over ranks in place. rank_count 0 or 1: a single process. */
+    /* Synchronised batch norm: statistics of all ranks. mine (count) f64, all (rank_count, count) f64 in rank order, the
+    ** last of a rank's numbers is how many values per channel it speaks for; sums (count) f64 is summed over ranks in
+    ** place. rank_count 0 or 1: a single process. */
     uint32_t rank_count;
+    /* Told of what a layer then normalises with: its running mean's buffer, (channels) mean and Σ(x-mean)². (optional) */
+    cddp_status (*combined)(void *context, uint32_t buffer, const double *mean, const double *spread, int64_t channels,
+                            cddp_error *err);
     cddp_status (*allgather)(void *context, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err);
     cddp_status (*allreduce)(void *context, const cddp_tensor *sums, cddp_error *err);
 } cd_graph_callbacks;

@@ -46,7 +46,7 @@ typedef struct cd_oracle_update {
     cd_oracle_slots state;
 } cd_oracle_update;
 
-/* One process with one replica of the model. All functions are required. */
+/* One process with one replica of the model. All functions but the last are required. */
 typedef struct cd_oracle_engine {
     void *self;
     /* does: gives the replica these values and drops its gradients. */
@@ -67,7 +67,20 @@ typedef struct cd_oracle_engine {
     /* does: the optimizers of the step, from these parameters, gradients and state; leaves the results in
     ** parameters() and *state (borrowed until the next call). */
     cddp_status (*update)(void *self, const cd_oracle_update *before, cd_oracle_slots *state, cddp_error *err);
+    /* does: what every rank says at the n-th exchange of statistics of a part, (world, width), borrowed until the next
+    ** call. (optional: NULL where nothing is exchanged) */
+    cddp_status (*statistics)(void *self, const cd_oracle_part *part, size_t exchange, size_t width, const double **rows,
+                              cddp_error *err);
 } cd_oracle_engine;
+
+/* What a synchronised layer normalised with. */
+typedef struct cd_oracle_moments {
+    uint32_t step, micro_step;
+    size_t exchange;             /* of the micro-step's forwards, from 0 */
+    uint32_t buffer;             /* that names the layer: its running mean */
+    const double *mean, *spread; /* (channels) */
+    size_t channels;
+} cd_oracle_moments;
 
 /* How a gradient becomes an average over the ranks. */
 typedef enum cd_oracle_path {
@@ -143,6 +156,8 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
 /* At forward entry, after the wrapper synchronised buffers. Copies. */
 cddp_status cd_oracle_enter_forward(cd_oracle *oracle, uint32_t micro_step, const cddp_tensor *buffers,
                                     cddp_error *err) CDDP_MUST_CHECK;
+/* Link 10 statistics: what a synchronised layer of the forward at hand normalises with. */
+cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moments *used, cddp_error *err) CDDP_MUST_CHECK;
 /* When the engine accumulated into parameter i, before the wrapper hears of it. Copies. */
 cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp_grad *gradient,
                                  cddp_error *err) CDDP_MUST_CHECK;

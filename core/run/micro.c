@@ -41,6 +41,7 @@ static void apply(const cddp_plan_when *when, cd_micro *m)
     m->replace_buffers = given(when->replace_buffers, m->replace_buffers) != 0;
     m->create_graph = given(when->create_graph, m->create_graph) != 0;
     m->await_producers = given(when->await_producers, m->await_producers) != 0;
+    m->statistics = (cd_statistics_use)given(when->statistics, (int64_t)m->statistics);
     m->compute_us = (uint64_t)given(when->compute_us, (int64_t)m->compute_us);
 }
 

@@ -10,6 +10,8 @@ typedef enum cd_ready_kind { CD_READY_ENGINE, CD_READY_REVERSED, CD_READY_SHUFFL
 typedef enum cd_skip { CD_SKIP_NOTHING, CD_SKIP_BACKWARD, CD_SKIP_STEP, CD_SKIP_ALL } cd_skip;
 typedef enum cd_poison { CD_POISON_NOTHING, CD_POISON_NAN, CD_POISON_INFINITY, CD_POISON_LARGE } cd_poison;
 
+typedef enum cd_statistics_use { CD_STATISTICS_EXCHANGED, CD_STATISTICS_OWN, CD_STATISTICS_UNWEIGHTED } cd_statistics_use;
+
 typedef struct cd_micro_place {
     uint32_t rank, step, micro_step;
 } cd_micro_place;
@@ -30,6 +32,7 @@ typedef struct cd_micro {
     const char *poison_parameter; /* NULL: the first that becomes ready */
     uint32_t abort_after;         /* 0: never */
     bool early_step, touch_buffers, touch_parameters, replace_buffers, create_graph, await_producers;
+    cd_statistics_use statistics;
     uint64_t compute_us;
 } cd_micro;
 

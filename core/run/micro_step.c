@@ -13,6 +13,7 @@
 #include "core/model/accumulate.h"
 #include "core/model/layers/shapes.h"
 #include "core/model/optim/clip.h"
+#include "core/run/statistics.h"
 
 #include <string.h>
 
@@ -123,7 +124,10 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
     }
     CD_TRY(pass_time(t, t->settings.train.forward_us * 1000u, "forward", err));
     t->replica->graph->grad_enabled = micro->grad_mode;
-    CD_TRY(cd_replica_forward(t->replica, pass, err));
+    t->is_in_forward = cd_micro_contributes(micro); /* else the reference does not run it */
+    const cddp_status status = cd_replica_forward(t->replica, pass, err);
+    t->is_in_forward = false;
+    CD_TRY(status);
     if (!micro->bypass) {
         CD_TRY(end_forward(t, pass, err));
     }
@@ -188,6 +192,75 @@ static const cddp_tensor *forward_parameter(void *context, uint32_t parameter)
                         : &cd_trainer_module(t)->parameters[parameter].tensor;
 }
 
+/* ---- synchronised batch norm ---- */
+
+static cddp_status gather(const cd_trainer *t, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err)
+{
+    cddp_work *work = NULL;
+    CD_TRY(cddp_group_allgather(t->group, mine, all, &work, err));
+    CD_TRY(cddp_work_wait(work, 0, err));
+    return CDDP_OK;
+}
+
+/* The planted defects: the exchange took place, and its result is not what is used. */
+static void spoil_statistics(const cd_trainer *t, const cddp_tensor *mine, const cddp_tensor *all)
+{
+    const size_t width = (size_t)cddp_tensor_numel(mine), world = cddp_group_size(t->group);
+    const double *own = (const double *)mine->storage + mine->offset;
+    double *rows = (double *)all->storage + all->offset, total = 0; /* (world, width) */
+    for (size_t r = 0; r < world; r++) {
+        total += rows[r * width + width - 1];
+    }
+    for (size_t r = 0; r < world; r++) {
+        if (t->micro->statistics == CD_STATISTICS_OWN) {
+            memcpy(rows + r * width, own, width * sizeof *rows);
+        } else {
+            rows[r * width + width - 1] = total / (double)world;
+        }
+    }
+}
+
+static cddp_status gather_statistics(void *context, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err)
+{
+    const cd_trainer *t = context;
+    CD_TRY(gather(t, mine, all, err));
+    if (t->micro->statistics != CD_STATISTICS_EXCHANGED) {
+        spoil_statistics(t, mine, all);
+    }
+    return CDDP_OK;
+}
+
+static cddp_status show_statistics(void *context, uint32_t buffer, const double *mean, const double *spread,
+                                   int64_t channels, cddp_error *err)
+{
+    cd_trainer *t = context;
+    const cd_oracle_moments used = {.step = t->step, .micro_step = t->micro->place.micro_step, .exchange = t->exchange_count++,
+                                    .buffer = buffer, .mean = mean, .spread = spread, .channels = (size_t)channels};
+    if (t->oracle != NULL && t->is_in_forward) { /* a checkpoint runs layers again in the backward */
+        CD_TRY(cd_oracle_judge_statistics(t->oracle, &used, err));
+    }
+    return CDDP_OK;
+}
+
+/* Every rank adds the others' sums itself, in rank order: the bits do not depend on how a backend would reduce. */
+static cddp_status sum_statistics(void *context, const cddp_tensor *sums, cddp_error *err)
+{
+    const cd_trainer *t = context;
+    const uint32_t world = cddp_group_size(t->group);
+    const int64_t width = cddp_tensor_numel(sums);
+    double *total = (double *)sums->storage + sums->offset; /* (width) */
+    cddp_tensor all;
+    CD_TRY(cd_graph_tensor(t->replica->graph, CDDP_F64, (const int64_t[2]){world, width}, 2, &all, err));
+    CD_TRY(gather(t, sums, &all, err));
+    if (t->micro->statistics == CD_STATISTICS_OWN) {
+        CD_TRY(sums->device->scale(sums, sums, world, NULL, err));
+        return CDDP_OK;
+    }
+    memset(total, 0, (size_t)width * sizeof *total);
+    cd_statistics_add_rows(total, (const double *)all.storage + all.offset, world, (size_t)width);
+    return CDDP_OK;
+}
+
 static cddp_stream *producer_of(void *context, uint32_t parameter)
 {
     return cd_streams_producer(&((const cd_trainer *)context)->streams, parameter);
@@ -196,6 +269,10 @@ static cddp_stream *producer_of(void *context, uint32_t parameter)
 void cd_trainer_set_callbacks(cd_trainer *t)
 {
     const cd_graph_callbacks callbacks = {.context = t,
+                                          .rank_count = cddp_group_size(t->group),
+                                          .allgather = gather_statistics,
+                                          .allreduce = sum_statistics,
+                                          .combined = show_statistics,
                                           .stream = producer_of,
                                           .ready = gradient_is_ready,
                                           .choose = choose_ready,
@@ -262,6 +339,7 @@ static cddp_status run_forwards(cd_trainer *t, const cd_micro *micro, const cd_m
                                 cddp_error *err)
 {
     cd_graph_begin(t->replica->graph);
+    t->exchange_count = 0;
     for (uint32_t f = 0; f < micro->forwards; f++) {
         cd_pass pass = {.micro = micro, .samples = samples, .first = f * micro->samples, .count = micro->samples,
                         .loss_scale = t->loss_scale};

@@ -103,6 +103,7 @@ static cddp_status reference_load(void *self, const cddp_tensor *parameters, con
     cd_reference *r = self;
     cd_module *module = r->replica->model->module;
     CD_TRY(cd_low_precision_end(&r->low, err));
+    r->version++;
     for (size_t i = 0; i < module->parameter_count; i++) {
         CD_TRY(module->device->copy(&module->parameters[i].tensor, &parameters[i], NULL, err));
         cddp_grad_drop(&module->parameters[i].grad);
@@ -156,6 +157,90 @@ static uint32_t reference_sample_count(void *self, const cd_oracle_part *part)
     return find_micro(self, part, &micro) ? micro.samples * micro.forwards : 0;
 }
 
+static cddp_status find_samples(cd_reference *r, uint32_t rank, const cd_micro *micro, cd_micro_batch *samples, cddp_error *err)
+{
+    if (r->samplers[rank] == NULL) {
+        CD_TRY(cd_sampler_create(r->plan, rank, r->allocator, &r->samplers[rank], err));
+    }
+    CD_TRY(cd_sampler_get(r->samplers[rank], micro, samples, err));
+    return CDDP_OK;
+}
+
+/* ---- synchronised batch norm: what the ranks of a micro-step exchange, see statistics.h ---- */
+
+static cddp_status scout_run(cd_reference *r, const cd_oracle_part *part, cddp_error *err)
+{
+    cd_micro micro;
+    cd_micro_batch samples;
+    cd_module *module = r->scout->model->module;
+    if (!find_micro(r, part, &micro)) {
+        return CDDP_OK;
+    }
+    CD_TRY(find_samples(r, part->rank, &micro, &samples, err));
+    r->scout->computes_objective = part->objective;
+    cd_replica_begin_step(r->scout, part->rank, part->step, NULL);
+    cd_statistics_begin(r->listening, part->rank);
+    CD_TRY(cd_replica_run_micro(r->scout, &micro, &samples, CD_ORACLE_ALL, *r->loss_scale, err));
+    CD_TRY(cd_module_zero_grad(module, CD_ZERO_GRAD_TO_NONE, err));
+    return CDDP_OK;
+}
+
+static cddp_status scout_all(cd_reference *r, const cd_oracle_part *part, cddp_error *err)
+{
+    const cd_module *from = r->replica->model->module, *to = r->scout->model->module;
+    cd_statistics *s = r->listening;
+    size_t rounds = 0;
+    for (size_t i = 0; i < from->parameter_count; i++) {
+        CD_TRY(to->device->copy(&to->parameters[i].tensor, &from->parameters[i].tensor, NULL, err));
+    }
+    cd_statistics_forget(s);
+    do {
+        s->has_changed = false;
+        for (uint32_t rank = 0; rank < r->plan->world.size; rank++) {
+            cd_oracle_part all = *part;
+            all.rank = rank;
+            CD_TRY(scout_run(r, &all, err));
+        }
+        if (++rounds > s->count + 2) {
+            return cd_fail(err, CDDP_E_STATE, "the statistics of %u ranks do not settle in %zu rounds", s->world, rounds);
+        }
+    } while (s->has_changed);
+    return CDDP_OK;
+}
+
+static cddp_status find_statistics(cd_reference *r, const cd_oracle_part *part, cddp_error *err)
+{
+    if (r->scout == NULL) {
+        return CDDP_OK;
+    }
+    cd_said *said = &r->said[part->micro_step];
+    const bool is_known = said->version == r->version && said->step == part->step && said->objective == part->objective;
+    r->listening = &said->statistics;
+    if (!is_known) {
+        said->version = 0;
+        CD_TRY(scout_all(r, part, err));
+        said->version = r->version;
+        said->step = part->step;
+        said->objective = part->objective;
+    }
+    cd_statistics_begin(r->listening, part->rank);
+    return CDDP_OK;
+}
+
+static cddp_status reference_allgather(void *context, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err)
+{
+    const cd_reference *r = context;
+    CD_TRY(cd_statistics_allgather(r->listening, mine, all, err));
+    return CDDP_OK;
+}
+
+static cddp_status reference_allreduce(void *context, const cddp_tensor *sums, cddp_error *err)
+{
+    const cd_reference *r = context;
+    CD_TRY(cd_statistics_allreduce(r->listening, sums, err));
+    return CDDP_OK;
+}
+
 static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_error *err)
 {
     cd_reference *r = self;
@@ -164,15 +249,13 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     if (!find_micro(r, part, &micro)) {
         return CDDP_OK;
     }
-    if (r->samplers[part->rank] == NULL) {
-        CD_TRY(cd_sampler_create(r->plan, part->rank, r->allocator, &r->samplers[part->rank], err));
-    }
-    CD_TRY(cd_sampler_get(r->samplers[part->rank], &micro, &samples, err));
+    CD_TRY(cd_low_precision_begin(&r->low, err));
+    CD_TRY(find_statistics(r, part, err));
+    CD_TRY(find_samples(r, part->rank, &micro, &samples, err));
     r->running = &micro;
     r->gradient_count = 0;
     r->replica->computes_objective = part->objective;
     cd_replica_begin_step(r->replica, part->rank, part->step, NULL);
-    CD_TRY(cd_low_precision_begin(&r->low, err));
     const cddp_status status = cd_replica_run_micro(r->replica, &micro, &samples, part->sample, *r->loss_scale, err);
     const bool left_early = status == CDDP_E_ABORTED && micro.abort_after > 0;
     r->running = NULL;
@@ -250,6 +333,21 @@ static cddp_status reference_update(void *self, const cd_oracle_update *before, 
     return CDDP_OK;
 }
 
+static cddp_status reference_statistics(void *self, const cd_oracle_part *part, size_t exchange, size_t width,
+                                        const double **rows, cddp_error *err)
+{
+    cd_reference *r = self;
+    CD_TRY(cd_low_precision_begin(&r->low, err));
+    CD_TRY(find_statistics(r, part, err));
+    const cd_statistics *s = r->listening;
+    if (exchange >= s->count || s->exchanges[exchange].width != width) {
+        return cd_fail(err, CDDP_E_STATE, "exchange %zu of the batch norm statistics of a micro-step is none of the reference's %zu",
+                       exchange, s->count);
+    }
+    *rows = s->exchanges[exchange].said;
+    return CDDP_OK;
+}
+
 /* ---- life ---- */
 
 static cddp_status reference_allocate(cd_reference *r, cddp_error *err)
@@ -280,6 +378,32 @@ static cddp_status reference_allocate(cd_reference *r, cddp_error *err)
     return CDDP_OK;
 }
 
+static cddp_status make_scout(cd_reference *r, const cd_replica_options *options, const cd_graph_callbacks *callbacks,
+                              cddp_error *err)
+{
+    if (!r->replica->model->exchanges_statistics || r->plan->world.size == 1) {
+        return CDDP_OK;
+    }
+    r->said_count = r->replica->settings.train.micro_steps;
+    for (uint32_t rank = 0; rank < r->plan->world.size; rank++) {
+        const size_t micro_steps = r->settings[rank].train.micro_steps;
+        r->said_count = micro_steps > r->said_count ? micro_steps : r->said_count;
+    }
+    r->said = cd_allocate_array(r->allocator, r->said_count, sizeof *r->said);
+    if (r->said == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the statistics of %zu micro-steps", r->said_count);
+    }
+    for (size_t i = 0; i < r->said_count; i++) {
+        cd_statistics_init(&r->said[i].statistics, (uint32_t)r->plan->world.size, r->allocator);
+    }
+    CD_TRY(cd_replica_create(options, &r->scout, err));
+    r->engine.statistics = reference_statistics;
+    cd_graph_callbacks listening = *callbacks;
+    listening.ready = NULL; /* what becomes of a gradient concerns no statistics */
+    cd_graph_set_callbacks(r->scout->graph, &listening);
+    return CDDP_OK;
+}
+
 cddp_status cd_reference_create(const cd_reference_options *options, cd_reference **reference, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -304,8 +428,12 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
     const cd_graph_callbacks callbacks = {.context = r,
                                           .ready = reference_ready,
                                           .fresh = reference_fresh,
-                                          .forward_parameter = reference_forward_parameter};
+                                          .forward_parameter = reference_forward_parameter,
+                                          .rank_count = (uint32_t)options->plan->world.size,
+                                          .allgather = reference_allgather,
+                                          .allreduce = reference_allreduce};
     cd_graph_set_callbacks(r->replica->graph, &callbacks);
+    CD_TRY_OUT(make_scout(r, &replica, &callbacks, err));
     *reference = r;
     r = NULL;
 out:
@@ -332,7 +460,12 @@ void cd_reference_destroy(cd_reference *r)
     cd_release(r->allocator, r->buffers, (buffer_count + 1) * sizeof *r->buffers);
     cd_release(r->allocator, r->slots, (r->slot_count + 1) * sizeof *r->slots);
     cd_release(r->allocator, r->slot_parameters, (r->slot_count + 1) * sizeof *r->slot_parameters);
+    for (size_t i = 0; i < r->said_count && r->said != NULL; i++) {
+        cd_statistics_fini(&r->said[i].statistics);
+    }
+    cd_release(r->allocator, r->said, r->said_count * sizeof *r->said);
     cd_low_precision_fini(&r->low);
+    cd_replica_destroy(r->scout);
     cd_replica_destroy(r->replica);
     cd_release(r->allocator, r, sizeof *r);
 }

@@ -8,6 +8,15 @@
 #include "core/run/blob.h"
 #include "core/run/low_precision.h"
 #include "core/run/replica.h"
+#include "core/run/statistics.h"
+
+/* What was exchanged in one micro-step, from the values that were loaded last. */
+typedef struct cd_said {
+    cd_statistics statistics;
+    uint64_t version; /* of the values; 0: never found */
+    uint32_t step;
+    bool objective;
+} cd_said;
 
 typedef struct cd_reference {
     cd_oracle_engine engine;
@@ -28,6 +37,12 @@ typedef struct cd_reference {
     uint32_t due;                 /* bit per optimizer that steps in the update at hand */
     const cd_micro *running;      /* micro-step whose gradients arrive now */
     uint32_t gradient_count;      /* of the running backward */
+    /* Synchronised batch norm; else NULL and 0. */
+    cd_replica *scout;            /* runs every rank to find what they exchange */
+    cd_said *said;                /* (said_count) by micro-step */
+    size_t said_count;
+    cd_statistics *listening;     /* whose exchanges the running pass takes part in */
+    uint64_t version;             /* of the loaded values */
 } cd_reference;
 
 typedef struct cd_reference_options {

@@ -298,6 +298,24 @@ static void sum_backward_weights(cd_trainer *t)
     }
 }
 
+/* JON-18. */
+static cddp_status check_statistics(const cd_trainer *t, cddp_error *err)
+{
+    const bool exchanges = t->replica->model->exchanges_statistics;
+    if (exchanges && t->plan->world.size > 1 && t->settings.join.enable) {
+        return cd_fail(err, CDDP_E_CONFIG, "model '%s' has synchronised batch norm: a rank that joined runs no forward that could "
+                                           "answer its exchanges; use norm=batch, or drop join.enable", t->settings.model.name);
+    }
+    for (size_t i = 0; !exchanges && i < t->plan->when_count; i++) {
+        const cddp_plan_when *when = &t->plan->whens[i];
+        if (when->statistics != CDDP_PLAN_UNSET && cddp_selector_has(&when->ranks, t->rank->rank)) {
+            return cd_fail(err, CDDP_E_CONFIG, "when.statistics has no effect: model '%s' has no synchronised batch norm (norm=sync)",
+                           t->settings.model.name);
+        }
+    }
+    return CDDP_OK;
+}
+
 cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
 {
     cd_replica_options replica = {
@@ -307,10 +325,7 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
                                               t->rank, t->settings.train.pass_us_per_mb);
     }
     CD_TRY(cd_replica_create(&replica, &t->replica, err));
-    if (t->replica->model->exchanges_statistics && t->plan->world.size > 1) {
-        return cd_fail(err, CDDP_E_CONFIG, "model '%s' has synchronised batch norm, whose statistics a scenario does not exchange "
-                                           "between ranks: use norm=batch, or world.size = 1", t->settings.model.name);
-    }
+    CD_TRY(check_statistics(t, err));
     CD_TRY(cd_streams_attach(&t->streams, cd_trainer_module(t), err));
     CD_TRY(allocate_arrays(t, err));
     sum_backward_weights(t);

@@ -13,6 +13,7 @@ typedef enum cd_link {
     CD_LINK_PRESENCE = 7,
     CD_LINK_FREE = 8,
     CD_LINK_LAW = 9,
+    CD_LINK_STATISTICS = 10,
     CD_LINK_COUNT
 } cd_link;
 

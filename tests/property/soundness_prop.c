@@ -63,6 +63,7 @@ enum {
     CREATE_GRAPH,
     REPLACE,
     STREAMS,
+    NORM,
     FEATURES
 };
 
@@ -102,6 +103,7 @@ static const feature features[FEATURES] = {
     [CREATE_GRAPH] = {"when.0.create_graph", {"", "true"}},
     [REPLACE] = {"when.0.replace_buffers", {"", "true"}},
     [STREAMS] = {"streams.producers", {"0", "1", "3"}},
+    [NORM] = {"model.options", {"", "norm=sync"}},
 };
 
 typedef struct draw {
@@ -153,6 +155,9 @@ static bool makes_sense(const draw *d)
     if (symbol && (casts || is(d, AMP, "true") || is(d, CLIP, "1") || !is(d, OPTIMIZER, "sgd") ||
                    is(d, MOMENTUM, "0.5") || is(d, MODEL, "transformer")))
         return false;
+    if (is(d, NORM, "norm=sync") &&
+        ((!is(d, MODEL, "mlp") && !is(d, MODEL, "cnn")) || is(d, JOIN, "true") || is(d, WORLD, "1") || symbol))
+        return false; /* JON-18; two values per channel at least */
     if (!is(d, STREAMS, "0") && (symbol || !is(d, MIXED, "none") || !is(d, REDUCE, "none")))
         return false; /* the host keeps the numbers */
     if (is(d, MOMENTUM, "0.5") && !is(d, OPTIMIZER, "sgd")) return false;

@@ -81,6 +81,8 @@ static cddp_status gather_moments(const cd_op_call *c, batch_norm_state *s, cddp
     values[2 * s->channels] = s->count;
     CD_TRY(cb->allgather(cb->context, &mine, &all, err));
     combine_ranks(s, cd_tensor_data(&all), cb->rank_count);
+    if (cb->combined != NULL)
+        CD_TRY(cb->combined(cb->context, s->norm.running_mean, s->mean, s->spread, s->channels, err));
     return CDDP_OK;
 }
 

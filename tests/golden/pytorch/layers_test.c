@@ -14,6 +14,7 @@
 #include "core/model/layers/loss.h"
 #include "core/model/layers/norm.h"
 #include "core/model/op.h"
+#include "core/run/statistics.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -226,14 +227,133 @@ TEST(layers, agree_with_pytorch)
     }
 }
 
+/* ---- synchronised batch norm: shares of a batch, whose ranks run in turn until their statistics settle ---- */
+
+enum { BATCH = 4, CHANNELS = 3 };
+
+typedef struct share {
+    uint32_t world;
+    int64_t counts[BATCH];
+} share;
+
+static cddp_status say(void *context, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err)
+{
+    return cd_statistics_allgather(context, mine, all, err);
+}
+
+static cddp_status add_up(void *context, const cddp_tensor *sums, cddp_error *err)
+{
+    return cd_statistics_allreduce(context, sums, err);
+}
+
+/* What the ranks have, put together: outputs, gradients of x one below the other, of weight and bias summed. */
+typedef struct whole {
+    double x[BATCH * CHANNELS], loss[BATCH * CHANNELS], y[BATCH * CHANNELS], dx[BATCH * CHANNELS], dw[2][CHANNELS];
+    double running[2][CHANNELS];
+} whole;
+
+static cddp_tensor view_of(double *numbers, int64_t rows)
+{
+    return cddp_tensor_of(cddp_device_cpu(), numbers, 0, CDDP_F64, (const int64_t[2]){rows, CHANNELS}, 2);
+}
+
+static void open_share(run *r, whole *w, int64_t first, int64_t count, cd_statistics *statistics)
+{
+    cd_prng prng = cd_prng_seed(1);
+    uint32_t index = 0;
+    cd_parameter_spec spec = {.name = "0", .dtype = CDDP_F64, .dim_count = 2, .sizes = {count, CHANNELS}};
+    const cd_graph_callbacks callbacks = {
+        .context = statistics, .rank_count = statistics->world, .allgather = say, .allreduce = add_up};
+    *r = (run){.module = NULL};
+    assert_ok(cd_module_create(NULL, cddp_device_cpu(), &prng, &r->module, &r->err), &r->err);
+    assert_ok(cd_module_add_parameter(r->module, &spec, &index, &r->err), &r->err);
+    assert_ok(cd_batch_norm_register(r->module, CHANNELS, CDDP_F64, &r->norm, &r->err), &r->err);
+    r->norm.synchronised = true;
+    const cddp_tensor *var = &r->module->buffers[r->norm.running_var].tensor;
+    fill_pattern(&r->module->buffers[r->norm.running_mean].tensor, 70, 1);
+    fill_pattern(var, 71, 1);
+    for (int64_t i = 0; i < CHANNELS; i++) ((double *)cd_tensor_data(var))[i] += 2.5;
+    for (uint32_t i = 1; i < 3; i++) fill_pattern(&r->module->parameters[i].tensor, i, 1);
+    memcpy(cd_tensor_data(&r->module->parameters[0].tensor), w->x + first * CHANNELS, (size_t)count * CHANNELS * sizeof(double));
+    assert_ok(cd_graph_create(r->module, NULL, &r->graph, &r->err), &r->err);
+    cd_graph_set_callbacks(r->graph, &callbacks);
+    assert_ok(cd_graph_parameter(r->graph, 0, &r->p[0], &r->err), &r->err);
+}
+
+static void run_share(whole *w, int64_t first, int64_t count, cd_statistics *statistics)
+{
+    run r;
+    cd_value *y = NULL, *weights = NULL, *losses = NULL, *loss = NULL;
+    const cddp_tensor factors = view_of(w->loss + first * CHANNELS, count);
+    open_share(&r, w, first, count, statistics);
+    assert_ok(batch_norm(&r, &y), &r.err);
+    memcpy(w->y + first * CHANNELS, cd_tensor_data(&y->tensor), (size_t)count * CHANNELS * sizeof(double));
+    assert_ok(cd_graph_input(r.graph, &factors, &weights, &r.err), &r.err);
+    assert_ok(cd_inner_product(r.graph, y, weights, &losses, &r.err), &r.err);
+    assert_ok(cd_weighted_sum(r.graph, losses, NULL, 0, &loss, &r.err), &r.err);
+    cd_backward_options options = {.roots = &loss, .root_count = 1};
+    assert_ok(cd_graph_backward(r.graph, &options, &r.err), &r.err);
+    const cd_parameter *p = r.module->parameters;
+    memcpy(w->dx + first * CHANNELS, cd_tensor_data(&p[0].grad.value), (size_t)count * CHANNELS * sizeof(double));
+    for (int i = 0; i < 2; i++) {
+        const uint32_t buffer = i == 0 ? r.norm.running_mean : r.norm.running_var;
+        for (int64_t k = 0; k < CHANNELS; k++) w->dw[i][k] += ((double *)cd_tensor_data(&p[i + 1].grad.value))[k];
+        memcpy(w->running[i], cd_tensor_data(&r.module->buffers[buffer].tensor), sizeof w->running[i]);
+    }
+    cd_graph_destroy(r.graph);
+    cd_module_destroy(r.module);
+}
+
+TEST(layers, synchronised_batch_norm_over_uneven_shares_is_pytorch_s_on_the_whole_batch)
+{
+    static const share shares[] = {{2, {2, 2}}, {2, {1, 3}}, {3, {1, 2, 1}}, {4, {1, 1, 1, 1}}};
+    for (size_t k = 0; k < sizeof shares / sizeof shares[0]; k++) {
+        whole w = {.x = {0}};
+        cd_statistics statistics;
+        cddp_tensor t = view_of(w.x, BATCH);
+        size_t rounds = 0;
+        cd_test_row("%u ranks, the first with %d samples", (unsigned)shares[k].world, (int)shares[k].counts[0]);
+        fill_pattern(&t, 0, 1);
+        t.storage = w.loss;
+        fill_pattern(&t, 50, 1);
+        cd_statistics_init(&statistics, shares[k].world, NULL);
+        do {
+            statistics.has_changed = false;
+            memset(w.dw, 0, sizeof w.dw);
+            int64_t first = 0;
+            for (uint32_t rank = 0; rank < shares[k].world; first += shares[k].counts[rank++]) {
+                cd_statistics_begin(&statistics, rank);
+                run_share(&w, first, shares[k].counts[rank], &statistics);
+            }
+        } while (statistics.has_changed && ++rounds < 10);
+        assert_int_equal(statistics.count, 2); /* one exchange in the forward, one in the backward */
+        assert_int_equal(rounds, 2);           /* moments; sums from right moments; a third round says nothing new */
+        t.storage = w.y;
+        assert_golden(path, "batch_norm.y", &t);
+        t.storage = w.dx;
+        assert_golden(path, "batch_norm.0", &t);
+        t = cddp_tensor_of(cddp_device_cpu(), w.dw[0], 0, CDDP_F64, (const int64_t[1]){CHANNELS}, 1);
+        assert_golden(path, "batch_norm.1", &t);
+        t.storage = w.dw[1];
+        assert_golden(path, "batch_norm.2", &t);
+        t.storage = w.running[0];
+        assert_golden(path, "batch_norm.running_mean", &t);
+        t.storage = w.running[1];
+        assert_golden(path, "batch_norm.running_var", &t);
+        cd_statistics_fini(&statistics);
+    }
+}
+
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {ROW(layers, agree_with_pytorch)};
+    const struct CMUnitTest tests[] = {
+        ROW(layers, agree_with_pytorch),
+        ROW(layers, synchronised_batch_norm_over_uneven_shares_is_pytorch_s_on_the_whole_batch)};
     if (argc < 2) {
         fprintf(stderr, "usage: %s layers.txt\n", argv[0]);
         return 2;
     }
     path = argv[1];
     argv[1] = argv[0];
-    return cd_test_main(argc - 1, argv + 1, __FILE__, tests, 1);
+    return cd_test_main(argc - 1, argv + 1, __FILE__, tests, sizeof tests / sizeof tests[0]);
 }

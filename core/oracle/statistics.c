@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Link 10 statistics: what a synchronised layer normalises with is what the whole batch has.
+**
+** The engine says which mean m_r, spread S_r = Σ(x - m_r)² and count n_r every rank has at this exchange. With N = Σ n_r the whole
+** batch has mean m = Σ n_r m_r / N and spread S = Σ (S_r + n_r (m_r - m)²). Judged here by formulas of its own, in f64, and bounded as
+** docs/oracle.md derives; what follows from a difference, in later layers and on other ranks, is only reported after it.
+*/
+#include "core/oracle/state.h"
+
+#include "core/base/error.h"
+
+#include <math.h>
+
+typedef struct channel {
+    double mean, spread;             /* of the whole batch */
+    double mean_bound, spread_bound; /* allowed distance */
+} channel;
+
+/* rows (world, 2·channels + 1): means, spreads, count of each rank. */
+typedef struct moments {
+    const double *rows;
+    uint32_t world;
+    size_t channels;
+} moments;
+
+static const double *row_of(const moments *m, uint32_t rank) { return m->rows + rank * (2 * m->channels + 1); }
+
+static channel whole_batch(const moments *m, size_t k)
+{
+    const double u = 0x1p-53, n = m->world + 5.0, gamma = 2 * n * u / (1 - n * u); /* both sides round */
+    double total = 0, sum = 0, size = 0, away = 0;
+    channel c = {.mean = 0};
+    for (uint32_t r = 0; r < m->world; r++) {
+        const double count = row_of(m, r)[2 * m->channels];
+        total += count;
+        sum += count * row_of(m, r)[k];
+        size += count * fabs(row_of(m, r)[k]);
+    }
+    c.mean = sum / total;
+    c.mean_bound = gamma * size / total;
+    for (uint32_t r = 0; r < m->world; r++) {
+        const double count = row_of(m, r)[2 * m->channels], distance = row_of(m, r)[k] - c.mean;
+        c.spread += row_of(m, r)[m->channels + k] + count * distance * distance;
+        away += count * fabs(distance);
+    }
+    c.spread_bound = gamma * c.spread + 2 * c.mean_bound * away + total * c.mean_bound * c.mean_bound;
+    return c;
+}
+
+/* The words for statistics that are somebody's own, or of ranks that weigh alike. */
+static void explain(const cd_oracle *o, const moments *m, const cd_oracle_moments *used, size_t k, cd_comparison *c)
+{
+    double alike = 0;
+    for (uint32_t r = 0; r < m->world; r++) alike += row_of(m, r)[k] / m->world;
+    c->shape = CD_SHAPE_UNEXPLAINED;
+    if (fabs(used->mean[k] - row_of(m, o->options.rank)[k]) <= c->bound) {
+        c->shape = CD_SHAPE_LOCAL;
+        cd_tell_print(c->words, sizeof c->words, "the statistics of rank %u alone", o->options.rank);
+    } else if (fabs(used->mean[k] - alike) <= c->bound + 4 * m->world * 0x1p-53 * fabs(alike)) {
+        cd_tell_print(c->words, sizeof c->words, "every rank weighs alike, although their counts differ");
+    } else {
+        cd_tell_print(c->words, sizeof c->words, "%zu of %zu numbers differ", c->bad, c->numel);
+    }
+}
+
+static void judge_number(cd_comparison *c, size_t element, double expected, double actual, double bound)
+{
+    const bool is_good = fabs(actual - expected) <= bound; /* NaN is not */
+    c->bad += !is_good;
+    if (is_good) {
+        if (c->bad == 0) c->bound = fmax(c->bound, bound);
+        return;
+    }
+    if (c->element >= 0) return; /* the first one tells most: means come before spreads */
+    c->element = (int64_t)element;
+    c->expected = expected;
+    c->actual = actual;
+    c->bound = bound;
+    c->ulps = (uint64_t)fmin(fabs(actual - expected) / cd_dtype_ulp(CDDP_F64, expected), 0x1p62);
+}
+
+cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moments *used, cddp_error *err)
+{
+    cd_oracle *o = oracle;
+    const cd_start start = cd_oracle_get_start(o);
+    const cd_oracle_engine *e = start.engine;
+    const cd_oracle_part part = {o->options.rank, used->step, used->micro_step, CD_ORACLE_ALL, false};
+    moments m = {.world = o->options.world_size, .channels = used->channels};
+    cd_comparison c = {.numel = 2 * used->channels, .element = -1};
+    if (e->statistics == NULL) return CDDP_OK;
+    CD_TRY(e->load(e->self, start.values, start.buffers, err));
+    CD_TRY(e->statistics(e->self, &part, used->exchange, 2 * used->channels + 1, &m.rows, err));
+    for (size_t k = 0; k < m.channels; k++)
+        judge_number(&c, k, whole_batch(&m, k).mean, used->mean[k], whole_batch(&m, k).mean_bound);
+    for (size_t k = 0; k < m.channels; k++)
+        judge_number(&c, m.channels + k, whole_batch(&m, k).spread, used->spread[k], whole_batch(&m, k).spread_bound);
+    if (c.bad > 0) explain(o, &m, used, (size_t)c.element % m.channels, &c);
+    o->summary.compared++;
+    o->summary.differing += c.bad > 0;
+    o->summary.bounded++;
+    cd_tell_comparison(&(cd_tell){o->options.tracer, CD_LINK_STATISTICS, (int32_t)used->buffer, "statistics"}, &c);
+    return CDDP_OK;
+}
