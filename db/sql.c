@@ -101,7 +101,7 @@ static cddp_status configure(cd_sql *sql, bool writable, cddp_error *err)
         if (result != SQLITE_OK) return cd_sql_fail(sql, result, err);
     }
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) sqlite3_limit(sql->db, limits[i].id, limits[i].value);
-    sqlite3_busy_timeout(sql->db, 10000);
+    sqlite3_busy_timeout(sql->db, CD_SQL_WAIT_MS);
     sqlite3_extended_result_codes(sql->db, 1);
     sqlite3_progress_handler(sql->db, WORK_SLICE, spend_work, sql);
     CD_TRY(cd_sql_exec(sql, "PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0", err));

@@ -10,6 +10,8 @@
 
 #include <sqlite3.h>
 
+#define CD_SQL_WAIT_MS 10000 /* for another program that holds the file */
+
 typedef struct cd_sql {
     sqlite3 *db;
     const char *path;     /* borrows: the store's */

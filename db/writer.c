@@ -188,6 +188,18 @@ static void close_writer(cddp_store *store)
     *w = (cd_writer){.run = 0};
 }
 
+/* Another program may be creating the store. SQLite does not always wait for this statement itself, and when it does it waits anew at every
+** attempt: so its own wait is off, and there are so many attempts as make CD_SQL_WAIT_MS in all. What is then still busy is told by who
+** asks next. */
+static void wait_for_wal(cddp_store *store)
+{
+    sqlite3 *db = store->sql.db;
+    sqlite3_busy_timeout(db, 0);
+    for (int ms = 0; ms < CD_SQL_WAIT_MS && sqlite3_exec(db, "PRAGMA journal_mode = WAL", NULL, NULL, NULL) == SQLITE_BUSY; ms += 10)
+        sqlite3_sleep(10);
+    sqlite3_busy_timeout(db, CD_SQL_WAIT_MS);
+}
+
 cddp_status cddp_store_run_begin(cddp_store *store, const cddp_run_provenance *provenance, int64_t *run,
                                  cddp_error *err)
 {
@@ -205,8 +217,7 @@ cddp_status cddp_store_run_begin(cddp_store *store, const cddp_run_provenance *p
         status = cd_fail(err, CDDP_E_NOMEM, "no memory to write to '%s'", store->path);
         goto out;
     }
-    /* SQLite does not wait for this one itself, even with a busy timeout: another program may be creating the store. */
-    for (int i = 0; i < 1000 && sqlite3_exec(store->sql.db, "PRAGMA journal_mode = WAL", NULL, NULL, NULL) == SQLITE_BUSY; i++) sqlite3_sleep(10);
+    wait_for_wal(store);
     CD_TRY_OUT(cd_sql_exec(&store->sql, "PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 4000", err));
     CD_TRY_OUT(prepare_inserts(store, err));
     CD_TRY_OUT(insert_run(store, provenance, &number, err));
