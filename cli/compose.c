@@ -33,6 +33,7 @@ struct cd_compose {
     cd_sim *sim;
     cddp_backend sim_backend;
     cd_fault *faults; /* (fault_count) */
+    bool *sides;      /* (fault_count, world size) of partitions */
     size_t fault_count;
     cd_chooser chooser;
     cd_random_chooser random;
@@ -77,19 +78,23 @@ static cddp_status make_chooser(cd_compose *c, cddp_error *err)
     }
 }
 
-static cddp_status make_fault(const cddp_plan *plan, const cddp_plan_fault *planned, cd_fault *fault, cddp_error *err)
+/* side: (world size) of a partition, or NULL. */
+static cddp_status make_fault(const cddp_plan *plan, const cddp_plan_fault *planned, const bool *side, cd_fault *fault,
+                              cddp_error *err)
 {
     const int32_t kind = planned->kind != NULL ? cd_fault_find(planned->kind) : -1;
     if (kind < 0) {
         return cd_fail(err, CDDP_E_CONFIG, "fault.kind = \"%s\": `cddp-verify list faults` shows what there is",
                        planned->kind != NULL ? planned->kind : "");
     }
-    if (planned->rank == CDDP_PLAN_UNSET) {
+    const bool needs_rank = kind != CD_FAULT_partition || planned->when != 0;
+    if (needs_rank && planned->rank == CDDP_PLAN_UNSET) {
         return cd_fail(err, CDDP_E_CONFIG, "fault '%s' does not say which rank it strikes", planned->kind);
     }
     *fault = (cd_fault){.kind = (cd_fault_kind)kind,
                         .when = (cd_fault_when)planned->when,
-                        .rank = (uint32_t)planned->rank,
+                        .rank = planned->rank != CDDP_PLAN_UNSET ? (uint32_t)planned->rank : 0,
+                        .side = side,
                         .peer = planned->peer != CDDP_PLAN_UNSET ? (uint32_t)planned->peer : UINT32_MAX,
                         .at = planned->at,
                         .duration_ns = planned->duration_ns,
@@ -114,8 +119,18 @@ static cddp_status make_faults(cd_compose *c, cddp_error *err)
     if (c->faults == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu faults", plan->fault_count);
     }
+    const size_t world = (size_t)plan->world.size;
+    c->sides = cd_allocate_array(c->options.allocator, plan->fault_count * world + 1, sizeof *c->sides);
+    if (c->sides == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the sides of %zu faults", plan->fault_count);
+    }
     for (size_t i = 0; i < plan->fault_count; i++) {
-        CD_TRY(make_fault(plan, &plan->faults[i], &c->faults[i], err));
+        const cddp_selector *side = &plan->faults[i].side;
+        bool *sides = c->sides + i * world;
+        for (uint32_t r = 0; r < world; r++) {
+            sides[r] = side->term_count > 0 && cddp_selector_has(side, r);
+        }
+        CD_TRY(make_fault(plan, &plan->faults[i], side->term_count > 0 ? sides : NULL, &c->faults[i], err));
     }
     return CDDP_OK;
 }
@@ -379,6 +394,8 @@ void cd_compose_close(cd_compose *c)
         cddp_solo_world_close(c->solo);
         cd_compose_process_close(c->process);
         cd_release(c->options.allocator, c->faults, (c->fault_count + 1) * sizeof *c->faults);
+        cd_release(c->options.allocator, c->sides,
+                   (c->fault_count * (size_t)c->options.plan->world.size + 1) * sizeof *c->sides);
         cd_release(c->options.allocator, c, sizeof *c);
     }
 }

@@ -35,6 +35,22 @@ int32_t cd_fault_find(const char *name)
     return -1;
 }
 
+static cddp_status check_sides(const cd_fault *fault, uint32_t world_size, cddp_error *err)
+{
+    uint32_t inside = 0;
+    for (uint32_t r = 0; r < world_size; r++) inside += fault->side[r];
+    if (inside == 0 || inside == world_size)
+        return cd_fail(err, CDDP_E_CONFIG, "fault partition: all %u ranks are on one side", world_size);
+    return CDDP_OK;
+}
+
+bool cd_fault_cuts(const cd_fault *fault, uint32_t source, uint32_t target)
+{
+    if (fault->kind == CD_FAULT_partition) return fault->side[source] != fault->side[target];
+    return fault->kind == CD_FAULT_link_cut && fault->rank == source &&
+           (fault->peer == UINT32_MAX || fault->peer == target);
+}
+
 cddp_status cd_fault_check(const cd_fault *fault, uint32_t world_size, cddp_error *err)
 {
     if ((unsigned)fault->kind >= CD_FAULT_KIND_COUNT)
@@ -47,6 +63,10 @@ cddp_status cd_fault_check(const cd_fault *fault, uint32_t world_size, cddp_erro
         (fault->peer >= world_size || fault->peer == fault->rank))
         return cd_fail(err, CDDP_E_CONFIG, "fault %s: there is no link from rank %u to rank %u in a world of %u", name,
                        fault->rank, fault->peer, world_size);
+    if ((fault->kind == CD_FAULT_partition) != (fault->side != NULL))
+        return cd_fail(err, CDDP_E_CONFIG, "fault %s %s", name,
+                       fault->side != NULL ? "has no sides: they are partition's" : "needs the ranks of one side");
+    if (fault->side != NULL) CD_TRY(check_sides(fault, world_size, err));
     if (scope == CD_FAULT_ON_DATA && (fault->when == CD_FAULT_AT_TIME || fault->when == CD_FAULT_AFTER_OP))
         return cd_fail(err, CDDP_E_CONFIG,
                        "fault %s needs a collective whose contribution it changes: before_op or inside_op", name);
@@ -67,6 +87,7 @@ void cd_fault_print(const cd_fault *fault, char *text, size_t text_bytes)
         [CD_FAULT_hang] = "hangs",
         [CD_FAULT_slow_rank] = "becomes slow",
         [CD_FAULT_link_cut] = "loses its link",
+        [CD_FAULT_partition] = "is parted from others",
         [CD_FAULT_link_delay] = "gets a slower link",
         [CD_FAULT_link_reorder] = "has a message overtaken",
         [CD_FAULT_chunk_corrupt] = "sends a corrupt chunk",
@@ -78,6 +99,10 @@ void cd_fault_print(const cd_fault *fault, char *text, size_t text_bytes)
     static const char *const moments[] = {"at", "before its collective", "inside its collective",
                                           "after its collective"};
     char peer[32] = "";
+    if (fault->kind == CD_FAULT_partition && fault->when == CD_FAULT_AT_TIME) {
+        snprintf(text, text_bytes, "the network parts into two sides at %llu ns", (unsigned long long)fault->at);
+        return;
+    }
     if (rows[fault->kind].scope == CD_FAULT_ON_LINK && fault->peer != UINT32_MAX)
         snprintf(peer, sizeof peer, " to rank %u", fault->peer);
     snprintf(text, text_bytes, "rank %u %s%s %s %llu%s", fault->rank, words[fault->kind], peer, moments[fault->when],

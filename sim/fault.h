@@ -29,6 +29,8 @@ typedef struct cd_fault {
     cd_fault_when when;
     uint32_t rank;        /* whom it strikes; the sender for links */
     uint32_t peer;        /* links: the receiver; UINT32_MAX: every one */
+    const bool *side;     /* partition: (world_size) who is on the one side, borrowed; else NULL. rank: whose collective
+                          ** `at` counts; peer is not used */
     uint64_t at;          /* ns, or ordinal of the collective */
     uint64_t duration_ns; /* hang, slow_rank, link_cut, link_delay: for how long; 0: for good */
     uint64_t amount;      /* slow_rank: permille of normal time; link_delay, link_reorder: ns added; chunk_corrupt,
@@ -42,5 +44,7 @@ cd_fault_scope cd_fault_get_scope(cd_fault_kind kind);
 int32_t cd_fault_find(const char *name); /* -1 when there is none */
 /* Is the fault meaningful in a world of this size? */
 cddp_status cd_fault_check(const cd_fault *fault, uint32_t world_size, cddp_error *err) CDDP_MUST_CHECK;
+/* Does the fault hold back what source sends to target? */
+bool cd_fault_cuts(const cd_fault *fault, uint32_t source, uint32_t target);
 /* "rank 2 dies before its collective 5"; always terminated. */
 void cd_fault_print(const cd_fault *fault, char *text, size_t text_bytes);

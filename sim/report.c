@@ -63,6 +63,16 @@ static void add_peers(text_builder *b, const uint32_t *peers, uint32_t count)
     if (count >= PEERS_MAX) add(b, " …");
 }
 
+/* Is what the one sends to the other held back for good? */
+static bool is_cut(const cd_sim *sim, uint32_t source, uint32_t target)
+{
+    for (uint32_t i = 0; i < sim->cluster->link_fault_count; i++) {
+        const cd_link_fault *l = &sim->cluster->link_faults[i];
+        if (l->until_ns == UINT64_MAX && cd_fault_cuts(l->fault, source, target)) return true;
+    }
+    return false;
+}
+
 /* "allreduce #3 of group 'world' for rank 2", with what the missing ranks themselves do. */
 static void add_part(text_builder *b, const cd_part *part)
 {
@@ -73,6 +83,7 @@ static void add_part(text_builder *b, const cd_part *part)
     if (part->state == CD_PART_QUEUED) add(b, " (no slot is free)");
     if (count == 0) return;
     add_peers(b, peers, count);
+    if (is_cut(sim, peers[0], part->member->rank->port.rank)) add(b, ", from whom the network is cut");
     const cd_sim_rank *first = &sim->ranks[peers[0]];
     const cd_part *other = first->waiting_part;
     const char *state = first->state == CD_RANK_DEAD ? "is dead" : first->state == CD_RANK_ENDED ? "has ended" : NULL;

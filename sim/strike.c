@@ -5,6 +5,7 @@
 #include "sim/cluster.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 typedef struct timed_fault {
@@ -19,11 +20,31 @@ static uint64_t until(const cd_sim *sim, const cd_fault *fault)
 
 static void emit(cd_sim *sim, const cd_fault *fault, const char *text)
 {
-    CD_SIM_EMIT(sim, fault, text, .kind = fault->kind, .target = fault->rank,
-                .peer = cd_fault_get_scope(fault->kind) == CD_FAULT_ON_LINK && fault->peer != UINT32_MAX
-                            ? (int64_t)fault->peer
-                            : -1,
+    const bool is_link = cd_fault_get_scope(fault->kind) == CD_FAULT_ON_LINK && fault->side == NULL;
+    CD_SIM_EMIT(sim, fault, text, .kind = fault->kind, .target = fault->side == NULL ? (int64_t)fault->rank : -1,
+                .peer = is_link && fault->peer != UINT32_MAX ? (int64_t)fault->peer : -1,
                 .duration = (int64_t)fault->duration_ns);
+}
+
+/* "ranks 0, 1", eight of them at most. */
+static size_t print_side(const cd_sim *sim, const bool *sides, bool side, char *text, size_t text_bytes)
+{
+    uint32_t count = 0;
+    size_t at = (size_t)snprintf(text, text_bytes, "ranks");
+    for (uint32_t r = 0; r < sim->world_size && at < text_bytes; r++) {
+        if (sides[r] != side || ++count > 9) continue;
+        at += (size_t)(count > 8 ? snprintf(text + at, text_bytes - at, ", …")
+                                 : snprintf(text + at, text_bytes - at, "%s %u", count > 1 ? "," : "", r));
+    }
+    return at;
+}
+
+static void print_partition(const cd_sim *sim, const cd_fault *fault, char *text, size_t text_bytes)
+{
+    size_t at = (size_t)snprintf(text, text_bytes, "the network parts: ");
+    at += print_side(sim, fault->side, true, text + at, text_bytes - at);
+    if (at < text_bytes) at += (size_t)snprintf(text + at, text_bytes - at, " from ");
+    if (at < text_bytes) (void)print_side(sim, fault->side, false, text + at, text_bytes - at);
 }
 
 void cd_tensor_flip_bit(const cddp_tensor *tensor, uint64_t bit)
@@ -78,10 +99,11 @@ static void hang(cd_sim *sim, cd_sim_rank *rank, uint64_t until_ns)
 void cd_sim_strike(cd_sim *sim, const cd_fault *fault)
 {
     cd_sim_rank *rank = &sim->ranks[fault->rank];
-    char text[128];
-    if (rank->state == CD_RANK_ENDED || rank->state == CD_RANK_DEAD) return;
+    char text[160];
+    if (fault->side == NULL && (rank->state == CD_RANK_ENDED || rank->state == CD_RANK_DEAD)) return;
     sim->stats.races++;
     cd_fault_print(fault, text, sizeof text);
+    if (fault->side != NULL) print_partition(sim, fault, text, sizeof text);
     emit(sim, fault, text);
     switch (fault->kind) {
     case CD_FAULT_kill:
@@ -96,6 +118,7 @@ void cd_sim_strike(cd_sim *sim, const cd_fault *fault)
         rank->slow_until_ns = until(sim, fault);
         break;
     case CD_FAULT_link_cut:
+    case CD_FAULT_partition:
     case CD_FAULT_link_delay:
     case CD_FAULT_link_reorder:
     case CD_FAULT_chunk_corrupt:

@@ -88,9 +88,10 @@ static bool pass_link_faults(cd_sim *sim, cd_message *m, uint64_t *arrival_ns)
     for (uint32_t i = 0; i < sim->cluster->link_fault_count; i++) {
         cd_link_fault *l = &sim->cluster->link_faults[i];
         const cd_fault *f = l->fault;
-        bool mine = f->rank == m->source_rank && (f->peer == UINT32_MAX || f->peer == m->target_rank);
+        const bool cuts = cd_fault_cuts(f, m->source_rank, m->target_rank);
+        bool mine = cuts || (f->side == NULL && f->rank == m->source_rank && (f->peer == UINT32_MAX || f->peer == m->target_rank));
         if (!mine || l->is_spent || l->until_ns < sim->now_ns) continue;
-        if (f->kind == CD_FAULT_link_cut) {
+        if (cuts) {
             if (l->until_ns == UINT64_MAX) return false;
             if (*arrival_ns < l->until_ns) *arrival_ns = l->until_ns;
         } else if (f->kind == CD_FAULT_link_delay) {

@@ -8,11 +8,14 @@
 ** Exercised     a wait of at least two ranks was followed and every rank's end is known.
 ** Blame         the rank at the root of the chain, with what it did instead; where the root waits inside an operation
 **               that all have posted, the one that stopped inside; in a cycle all ranks on it. Who gave up because
-**               another had stopped is not the culprit.
+**               another had stopped is not the culprit. Where a fault of the network itself parts the ranks for good, nobody
+**               is: both sides are named, and who waits for whom.
 ** Limits        a time-out that a planted fault explains belongs to I-FAIL. A rank that waits outside a collective
 **               (rendezvous, teardown) is reported without a chain.
 */
 #include "core/check/scribe.h"
+
+#include <string.h>
 
 typedef struct member {
     int64_t posted;
@@ -40,6 +43,9 @@ typedef struct state {
     cd_table operations; /* (group, k) → operation */
     uint64_t waits;
     bool has_fault;
+    char parted[160];         /* what a fault of the network itself said; "" without one */
+    uint64_t parted_sequence;
+    char edges[200];          /* "rank 1 waits for rank 2, …", as the world told them */
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -88,6 +94,15 @@ static void take_wait(const cddp_event *e, rank_facts *r)
     r->wait_sequence = e->sequence;
 }
 
+static void take_edge(state *s, const cddp_event *e)
+{
+    const cddp_event_waiting_for *w = &e->as.waiting_for;
+    const size_t used = strlen(s->edges);
+    if (w->who < 0 || w->peer < 0 || used + 40 > sizeof s->edges) return;
+    cd_say(s->edges + used, sizeof s->edges - used, "%srank %lld waits for rank %lld", used > 0 ? ", " : "", (long long)w->who,
+           (long long)w->peer);
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
@@ -96,6 +111,14 @@ static void event(void *self, const cddp_event *e)
         s->has_fault = true;
         rank_facts *struck = e->as.fault.target >= 0 ? cd_ranks_add(&s->ranks, (uint32_t)e->as.fault.target) : NULL;
         if (struck != NULL) struck->is_struck = true;
+        if (struck == NULL && e->as.fault.duration == 0 && s->parted[0] == '\0') {
+            CD_SAY(s->parted, "%s", e->text != NULL ? e->text : "the network parts");
+            s->parted_sequence = e->sequence;
+        }
+        return;
+    }
+    if (e->kind == CDDP_EV_waiting_for) {
+        take_edge(s, e);
         return;
     }
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
@@ -274,6 +297,20 @@ static void report_inside(state *s, uint32_t rank, uint32_t inside, cddp_finding
     CD_SAY(f->advice, "the run was alright until then: look at what became of the process, and at its machine");
 }
 
+/* No rank did anything wrong. */
+static void report_parted(const state *s, cddp_finding *f)
+{
+    f->rank = -1;
+    f->ranks = 0;
+    for (uint32_t i = 0; i < s->ranks.count && i < 64; i++)
+        if (is_stuck(cd_ranks_find(&s->ranks, i))) f->ranks |= UINT64_C(1) << i;
+    CD_SAY(f->title, "%s, and ranks on both sides wait for each other", s->parted);
+    CD_SAY(f->expected, "what one side sends reaches the other");
+    CD_SAY(f->actual, "%s", s->edges[0] != '\0' ? s->edges : "they wait");
+    cd_finding_add_event(f, UINT32_MAX, s->parted_sequence);
+    CD_SAY(f->advice, "look at the network between the two sides: no rank on either has failed");
+}
+
 static void report(state *s, uint32_t rank)
 {
     const rank_facts *r = cd_ranks_find(&s->ranks, rank);
@@ -290,7 +327,9 @@ static void report(state *s, uint32_t rank)
     if (!hung && (s->has_fault || root == NULL || !(r->has_timed_out || left || inside >= 0))) return;
     cddp_event at = {.rank = rank, .step = r->step, .micro_step = r->micro_step, .sequence = r->wait_sequence};
     cddp_finding f = cd_finding_at(&s->scribe, &at);
-    if (c.is_cycle) {
+    if (s->parted[0] != '\0') {
+        report_parted(s, &f);
+    } else if (c.is_cycle) {
         report_cycle(s, &c, &f);
     } else if (inside >= 0 && (c.length == 1 || inside != c.root)) {
         report_inside(s, c.root, (uint32_t)inside, &f);
@@ -336,7 +375,8 @@ static void end(void *self)
 }
 
 static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_collective_post, CDDP_EV_collective_wait,
-                                 CDDP_EV_collective_done, CDDP_EV_rank_end,        CDDP_EV_fault};
+                                 CDDP_EV_collective_done, CDDP_EV_rank_end,        CDDP_EV_fault,
+                                 CDDP_EV_waiting_for};
 
 CD_CHECK_TABLE(
     live, "I-LIVE", "no rank waits forever",

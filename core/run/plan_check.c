@@ -408,6 +408,9 @@ size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn te
     }
     check_batch(&c);
     check_streams(&c);
+    for (size_t i = 0; i < plan->fault_count; i++) {
+        check_selector(&c, "fault.side", &plan->faults[i].side, plan->world.size, "world.size");
+    }
     check_groups(&c);
     for (size_t i = 0; i < plan->optimizer_count; i++) {
         check_optimizer(&c, &plan->optimizers[i]);

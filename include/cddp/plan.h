@@ -227,6 +227,7 @@ typedef struct cddp_plan_fault {
     const char *kind;   /* as `cddp-verify list faults` names them */
     int64_t when;       /* 0 at a time, 1 before, 2 inside, 3 after the rank's at-th collective */
     int64_t rank, peer; /* CDDP_PLAN_UNSET: none */
+    cddp_selector side; /* partition: the ranks on one side */
     uint64_t at;        /* nanoseconds of virtual time, or a collective */
     uint64_t duration_ns, amount;
     bool optional;
