@@ -11,15 +11,15 @@
 ** differ by u·Σ|corrected| + u·Σ|new error| and twice the smallest step per element.
 **
 ** Projection (PSG-11): the output P·Qᵀ is the projection of the ranks' mean A (gradients, corrected) on the columns of P, so
-** Pᵀ·(A - P·Qᵀ) = 0. A is nowhere in one place, but the identity is linear in it: with signs w and u, fixed and arbitrary, so that no
+** Pᵀ·(A - P·Qᵀ) = 0. A is nowhere in one place, but the identity is linear in it: with signs w and v, fixed and arbitrary, so that no
 ** error is likely to cancel,
 **
-**     Σ over ranks  wᵀPᵀ·A_r·u   =   Σ over ranks  wᵀPᵀ·output·u          (the right sides are alike)
+**     Σ over ranks  wᵀPᵀ·A_r·v   =   Σ over ranks  wᵀPᵀ·output·v          (the right sides are alike)
 **
 ** where both sides may differ by what rounding leaves, per rank, of a matrix of n × m elements at rank r, u the unit roundoff:
-**   A_rᵀ·P, its sum over W ranks and the division: (γ(n) + u + γ(W - 1) + u, and their products) · Σ|w||P|ᵀ|A_r||u|;
+**   A_rᵀ·P, its sum over W ranks and the division: (γ(n) + u + γ(W - 1) + u, and their products) · Σ|w||P|ᵀ|A_r||v|;
 **   PᵀP = 1 but for the rounding of P: (2u + u², and n·r·2^-50 for Gram-Schmidt in f64) · r · Σ|Q|;
-**   P·Qᵀ: (γ(r) + u) · Σ|w||P|ᵀ|P||Q|ᵀ|u|;
+**   P·Qᵀ: (γ(r) + u) · Σ|w||P|ᵀ|P||Q|ᵀ|v|;
 **   the smallest step for every product, and 2^-52 per operation of these sums themselves.
 ** Matrix products of 16-bit numbers are added up in f32 and rounded once, so that γ is f32's there. A column that was left out is zero in P
 ** and in Q, and drops out. With orthogonalization_epsilon the columns are shorter than 1, and there is no such identity.
@@ -78,7 +78,7 @@ static bool states_projection(const cd_low_rank *s, const cd_low_rank_job *job)
 }
 
 typedef struct along {
-    double sum, magnitude; /* wᵀPᵀ·matrix·u, and the same of absolute values */
+    double sum, magnitude; /* wᵀPᵀ·matrix·v, and the same of absolute values */
 } along;
 
 static along along_p(const cddp_tensor *matrix, const cddp_tensor *p)
@@ -110,7 +110,7 @@ static double product_rounding(cddp_dtype dtype, int64_t k)
     return (double)k * unit / (1 - (double)k * unit) + cd_host_unit(dtype);
 }
 
-/* What A_rᵀ·P, its sum over the ranks and the division leave of Σ|w||P|ᵀ|A_r||u|, as a part of it. */
+/* What A_rᵀ·P, its sum over the ranks and the division leave of Σ|w||P|ᵀ|A_r||v|, as a part of it. */
 static double average_rounding(const cd_low_rank *s, cddp_dtype dtype, const cd_low_rank_matrix *m)
 {
     double unit = cd_host_unit(dtype), ranks = (s->world_size - 1) * unit;
@@ -135,7 +135,7 @@ void cd_low_rank_projection_begin(const cd_low_rank *s, cd_low_rank_job *job, co
     }
 }
 
-/* Σ|w||P|ᵀ|P||Q|ᵀ|u|, and Σ|Q|. */
+/* Σ|w||P|ᵀ|P||Q|ᵀ|v|, and Σ|Q|. */
 static along magnitude_of_factors(const cddp_tensor *p, const cddp_tensor *q)
 {
     int64_t rank = p->sizes[1];

@@ -111,15 +111,15 @@ typedef struct cddp_hook {
     /* (optional) called when: run is about to be. does: the most bytes that this bucket will give to collectives, until its
     ** future completes. hook-conformance holds the hook to it. */
     uint64_t (*promise)(const void *self, const cddp_grad_bucket *bucket);
-    /* (optional: default all) called when: a backward may begin. does: how many consecutive ranks of the group the next
-    ** synchronised backward will give the same result: the mean over them, divided before the sum; 0: all. For local SGD, whose
-    ** ranks drift apart on purpose. */
-    uint32_t (*agreement)(const void *self);
     /* (optional, both or neither) for the reducer's accumulate_in_hook. called when: a backward begins, inside no_sync
     ** or not; and when a gradient has come into being: contiguous, as its slice of a bucket. The hook adds it up; the
     ** reducer then forgets it, except in the synchronising backward. run takes what was added since the last run. */
     void (*begin_backward)(void *self);
     cddp_status (*accumulate)(void *self, uint32_t variable, const cddp_tensor *gradient, cddp_error *err);
+    /* (optional: default all) called when: a backward may begin. does: how many consecutive ranks of the group the next
+    ** synchronised backward will give the same result: the mean over them, divided before the sum; 0: all. For local SGD, whose
+    ** ranks drift apart on purpose. */
+    uint32_t (*agreement)(const void *self);
 } cddp_hook;
 
 #ifdef __cplusplus
