@@ -416,9 +416,12 @@ static void put_refuted(cd_text *text, const prove_command *c)
         cd_text lines;
         cd_text_init(&lines, false);
         cd_text_printf(&lines, "%s%s", cd_text_get(&c->overrides), cd_text_get(&c->pattern));
-        const cd_command_line line = {
+        cd_command_line line = {
             .source = c->scenario, .overrides = cd_text_get(&lines), .schedule = p->schedule, .plugins = c->cli->args};
         cd_text_push(text, "  replay      ");
+        cd_command_line_print(text, &line);
+        cd_text_push(text, "\n  shrink      ");
+        line.command = "shrink";
         cd_command_line_print(text, &line);
         cd_text_push(text, "\n");
         cd_text_fini(&lines);

@@ -102,7 +102,11 @@ expect 1 "$verify" prove small.toml --set model.options=depth=2 --used-sets 1
 says "refuted"
 line=$(sed -n 's/^  replay *cddp-verify //p' out)
 [ -n "$line" ] || fail "no replay line"
+shrink=$(sed -n 's/^  shrink *cddp-verify //p' out)
+[ -n "$shrink" ] || fail "no line that shrinks it"
 eval "expect 1 \"$verify\" $line"
+eval "expect 0 \"$verify\" $shrink --output less.toml"
+says "1-minimal"
 
 claim="sizes instead of contents: sixteen gradients at once"
 expect 0 "$verify" prove small.toml --words --set model.options=depth=4 --set ddp.find_unused_parameters=true
