@@ -17,6 +17,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/tensor/kernels.h"
+#include "core/tensor/linalg.h"
 #include "core/tensor/view.h"
 
 #include <inttypes.h>
@@ -353,17 +354,50 @@ static cddp_status cuda_matmul(const cddp_tensor *dst, const cddp_matmul *operan
     return CDDP_OK;
 }
 
+/* ---- for hooks that look at numbers ---- */
+
+/* Work memory belongs to the default stream, before and afterwards; for another one the host sees to it. */
+static cddp_status work_begin(cd_cuda *cuda, cudaStream_t on, size_t bytes, void **work, cddp_error *err)
+{
+    if (on != cuda->stream) CD_TRY(cd_cuda_synchronize(cuda, cuda->stream, "work memory", err));
+    CD_TRY(cd_cuda_take(cuda, bytes, work, err));
+    return CDDP_OK;
+}
+
+static cddp_status work_end(cd_cuda *cuda, cudaStream_t on, size_t bytes, void *work, int launched, cddp_error *err)
+{
+    cddp_status status = cd_cuda_check((cudaError_t)launched, "starting a kernel", err);
+    if (status == CDDP_OK && on != cuda->stream) status = cd_cuda_synchronize(cuda, on, "work memory", err);
+    cd_cuda_give(cuda, bytes, work);
+    return status;
+}
+
+static cddp_status check_operand(const cddp_tensor *t, const char *operation, const char *operand, uint32_t dtypes,
+                                 cddp_error *err)
+{
+    CD_TRY(cd_view_check(t, operation, operand, err));
+    if ((dtypes & CDDP_DTYPE_BIT(t->dtype)) == 0)
+        return cd_fail(err, CDDP_E_ARG, "%s: %s is of %s", operation, operand, cddp_dtype_name(t->dtype));
+    if (!cddp_tensor_is_contiguous(t)) return cd_fail(err, CDDP_E_ARG, "%s: %s is not contiguous", operation, operand);
+    return CDDP_OK;
+}
+
+#define FLOATS                                                                                                         \
+    (CDDP_DTYPE_BIT(CDDP_F64) | CDDP_DTYPE_BIT(CDDP_F32) | CDDP_DTYPE_BIT(CDDP_F16) | CDDP_DTYPE_BIT(CDDP_BF16))
+
 static cddp_status cuda_orthonormalize(const cddp_tensor *matrix, double epsilon, cddp_stream *stream, cddp_error *err)
 {
     cd_cuda *cuda;
-    void *partials = NULL;
+    void *work = NULL;
     CD_TRY(cd_view_check(matrix, "orthonormalize", "matrix", err));
-    if (matrix->dim_count != 2 || (matrix->dtype != CDDP_F32 && matrix->dtype != CDDP_F64))
-        return cd_fail(err, CDDP_E_ARG, "orthonormalize: a %s tensor with %u dimensions, not an f32 or f64 matrix",
+    if (matrix->dim_count != 2 || (FLOATS & CDDP_DTYPE_BIT(matrix->dtype)) == 0)
+        return cd_fail(err, CDDP_E_ARG, "orthonormalize: a %s tensor with %u dimensions, not a floating matrix",
                        cddp_dtype_name(matrix->dtype), matrix->dim_count);
     CD_TRY(need(matrix->device, &cuda, err));
-    size_t bytes = (size_t)matrix->sizes[1] * CD_CUDA_BASIS_PARTIALS * sizeof(double);
-    CD_TRY(cd_cuda_take(cuda, bytes, &partials, err));
+    const int64_t numel = cddp_tensor_numel(matrix);
+    const size_t bytes = ((size_t)numel + CD_CUDA_BASIS_SLOTS * CD_ORTHONORMAL_LANES) * sizeof(double);
+    cudaStream_t on = cd_cuda_stream(cuda, stream);
+    CD_TRY(work_begin(cuda, on, bytes, &work, err));
     cd_cuda_basis basis = {.data = address(matrix),
                            .dtype = (uint32_t)matrix->dtype,
                            .rows = matrix->sizes[0],
@@ -371,17 +405,131 @@ static cddp_status cuda_orthonormalize(const cddp_tensor *matrix, double epsilon
                            .row_stride = matrix->strides[0],
                            .column_stride = matrix->strides[1],
                            .epsilon = epsilon,
-                           .partials = partials};
-    cudaStream_t on = cd_cuda_stream(cuda, stream);
-    cddp_status status = CDDP_OK;
-    /* Scratch belongs to the default stream, before and afterwards; for another one the host sees to it. */
-    if (on != cuda->stream) CD_TRY_OUT(cd_cuda_synchronize(cuda, cuda->stream, "orthonormalize", err));
-    CD_TRY_OUT(cd_cuda_check((cudaError_t)cd_cuda_launch_basis(&basis, on), "starting an orthonormalisation", err));
+                           .work = (double *)work + CD_CUDA_BASIS_SLOTS * CD_ORTHONORMAL_LANES,
+                           .partials = work};
+    CD_TRY(work_end(cuda, on, bytes, work, cd_cuda_launch_basis(&basis, on), err));
     cd_observe_touch(&cuda->observer, on, matrix, true, "orthonormalize");
-    if (on != cuda->stream) CD_TRY_OUT(cd_cuda_synchronize(cuda, on, "orthonormalize", err));
-out:
-    cd_cuda_give(cuda, bytes, partials);
-    return status;
+    return CDDP_OK;
+}
+
+static bool has_sizes(const cddp_tensor *t, uint32_t dim_count, const int64_t *sizes)
+{
+    bool same = t->dim_count == dim_count;
+    for (uint32_t i = 0; i < dim_count && same; i++) same = t->sizes[i] == sizes[i];
+    return same;
+}
+
+static cddp_status cuda_quantize(const cddp_tensor *codes, const cddp_tensor *rows, const cddp_tensor *values,
+                                 cddp_stream *stream, cddp_error *err)
+{
+    cd_cuda *cuda;
+    void *work = NULL;
+    CD_TRY(check_operand(codes, "quantize", "codes", CDDP_DTYPE_BIT(CDDP_U8), err));
+    CD_TRY(check_operand(rows, "quantize", "rows", CDDP_DTYPE_BIT(CDDP_F32), err));
+    CD_TRY(check_operand(values, "quantize", "values", CDDP_DTYPE_BIT(CDDP_F32), err));
+    const int64_t of_rows[] = {values->sizes[0], 2};
+    if (values->dim_count != 2 || !has_sizes(codes, 2, values->sizes) || !has_sizes(rows, 2, of_rows))
+        return cd_fail(err, CDDP_E_ARG, "quantize: values (rows, length), codes (rows, length) and rows (rows, 2) do not fit");
+    CD_TRY(need(values->device, &cuda, err));
+    cd_cuda_rows q = {.values = (const float *)(const void *)address(values),
+                      .codes = (uint8_t *)address(codes),
+                      .quantizers = (float *)(void *)address(rows),
+                      .rows = values->sizes[0],
+                      .length = values->sizes[1],
+                      .lanes = cd_cuda_range_lanes(values->sizes[1])};
+    const size_t bytes = (size_t)q.rows * (size_t)(q.lanes + CD_CUDA_RANGE_JOINS) * 2 * sizeof(float);
+    cudaStream_t on = cd_cuda_stream(cuda, stream);
+    CD_TRY(work_begin(cuda, on, bytes, &work, err));
+    q.partials = work;
+    CD_TRY(work_end(cuda, on, bytes, work, cd_cuda_launch_quantize(&q, on), err));
+    touch_two(cuda, on, codes, values, "quantize");
+    cd_observe_touch(&cuda->observer, on, rows, true, "quantize");
+    return CDDP_OK;
+}
+
+static cddp_status cuda_dequantize_sum(const cddp_tensor *dst, const cddp_tensor *codes, const cddp_tensor *rows,
+                                       cddp_stream *stream, cddp_error *err)
+{
+    cd_cuda *cuda;
+    CD_TRY(check_operand(dst, "dequantize_sum", "destination", CDDP_DTYPE_BIT(CDDP_F32), err));
+    CD_TRY(check_operand(codes, "dequantize_sum", "codes", CDDP_DTYPE_BIT(CDDP_U8), err));
+    CD_TRY(check_operand(rows, "dequantize_sum", "rows", CDDP_DTYPE_BIT(CDDP_F32), err));
+    const int64_t of_rows[] = {codes->sizes[0], codes->sizes[1], 2};
+    if (codes->dim_count != 3 || !has_sizes(rows, 3, of_rows) ||
+        cddp_tensor_numel(dst) > codes->sizes[1] * codes->sizes[2])
+        return cd_fail(err, CDDP_E_ARG,
+                       "dequantize_sum: codes (parts, rows, length), rows (parts, rows, 2) and %" PRId64
+                       " elements do not fit",
+                       cddp_tensor_numel(dst));
+    CD_TRY(need(dst->device, &cuda, err));
+    cd_cuda_decode d = {.dst = (float *)(void *)address(dst),
+                        .numel = cddp_tensor_numel(dst),
+                        .codes = (const uint8_t *)address(codes),
+                        .quantizers = (const float *)(const void *)address(rows),
+                        .parts = codes->sizes[0],
+                        .rows = codes->sizes[1],
+                        .length = codes->sizes[2]};
+    cudaStream_t on = cd_cuda_stream(cuda, stream);
+    CD_TRY(cd_cuda_check((cudaError_t)cd_cuda_launch_decode(&d, on), "starting a kernel", err));
+    touch_two(cuda, on, dst, codes, "dequantize_sum");
+    cd_observe_touch(&cuda->observer, on, rows, false, "dequantize_sum");
+    return CDDP_OK;
+}
+
+/* flat, indices and values of take_largest and add_at. */
+static cddp_status check_selection(const cddp_tensor *flat, const cddp_tensor *indices, const cddp_tensor *values,
+                                   const char *operation, cddp_error *err)
+{
+    CD_TRY(check_operand(flat, operation, "flat", FLOATS, err));
+    CD_TRY(check_operand(indices, operation, "indices", CDDP_DTYPE_BIT(CDDP_I32), err));
+    CD_TRY(check_operand(values, operation, "values", CDDP_DTYPE_BIT(flat->dtype), err));
+    const int64_t numel = cddp_tensor_numel(flat), count = cddp_tensor_numel(indices);
+    if (count != cddp_tensor_numel(values) || count > numel || numel > INT32_MAX)
+        return cd_fail(err, CDDP_E_ARG, "%s: %" PRId64 " indices and %" PRId64 " values of %" PRId64 " elements", operation,
+                       count, cddp_tensor_numel(values), numel);
+    return CDDP_OK;
+}
+
+static cddp_status cuda_take_largest(const cddp_tensor *flat, const cddp_tensor *indices, const cddp_tensor *values,
+                                     cddp_stream *stream, cddp_error *err)
+{
+    cd_cuda *cuda;
+    void *work = NULL;
+    CD_TRY(check_selection(flat, indices, values, "take_largest", err));
+    CD_TRY(need(flat->device, &cuda, err));
+    cudaStream_t on = cd_cuda_stream(cuda, stream);
+    CD_TRY(work_begin(cuda, on, CD_CUDA_LARGEST_BYTES, &work, err));
+    cd_cuda_largest largest = {.data = address(flat),
+                               .dtype = (uint32_t)flat->dtype,
+                               .numel = cddp_tensor_numel(flat),
+                               .k = cddp_tensor_numel(indices),
+                               .indices = (int32_t *)(void *)address(indices),
+                               .values = address(values),
+                               .work = work};
+    CD_TRY(work_end(cuda, on, CD_CUDA_LARGEST_BYTES, work, cd_cuda_launch_largest(&largest, on), err));
+    cd_observe_touch(&cuda->observer, on, flat, true, "take_largest");
+    cd_observe_touch(&cuda->observer, on, indices, true, "take_largest");
+    cd_observe_touch(&cuda->observer, on, values, true, "take_largest");
+    return CDDP_OK;
+}
+
+static cddp_status cuda_add_at(const cddp_tensor *flat, const cddp_tensor *indices, const cddp_tensor *values,
+                               cddp_stream *stream, cddp_error *err)
+{
+    cd_cuda *cuda;
+    CD_TRY(check_selection(flat, indices, values, "add_at", err));
+    CD_TRY(need(flat->device, &cuda, err));
+    cd_cuda_add_at add = {.data = address(flat),
+                          .dtype = (uint32_t)flat->dtype,
+                          .numel = cddp_tensor_numel(flat),
+                          .count = cddp_tensor_numel(indices),
+                          .indices = (const int32_t *)(const void *)address(indices),
+                          .values = address(values)};
+    cudaStream_t on = cd_cuda_stream(cuda, stream);
+    CD_TRY(cd_cuda_check((cudaError_t)cd_cuda_launch_add_at(&add, on), "starting a kernel", err));
+    touch_two(cuda, on, flat, values, "add_at");
+    cd_observe_touch(&cuda->observer, on, indices, false, "add_at");
+    return CDDP_OK;
 }
 
 /* ---- to and from the host ---- */
@@ -625,4 +773,8 @@ const cddp_device cd_cuda_device = {.size = sizeof cd_cuda_device,
                                     .mark_record = cuda_mark_record,
                                     .mark_wait = cuda_mark_wait,
                                     .layers = &cd_cuda_layers,
-                                    .orthonormalize = cuda_orthonormalize};
+                                    .orthonormalize = cuda_orthonormalize,
+                                    .quantize = cuda_quantize,
+                                    .dequantize_sum = cuda_dequantize_sum,
+                                    .take_largest = cuda_take_largest,
+                                    .add_at = cuda_add_at};

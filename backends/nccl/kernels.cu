@@ -16,7 +16,8 @@
 #endif
 
 #include "backends/nccl/kernels.h"
-#include "core/tensor/dtype.h"
+#include "core/tensor/linalg.h"
+#include "core/tensor/quantizer.h"
 
 namespace
 {
@@ -243,65 +244,58 @@ __device__ inline void store_complex(void *p, float re)
 
 __device__ inline int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 
-__device__ inline void store_f64(uint32_t dtype, void *p, double x)
+/* A number on its way to an element. Floats to integers saturate, integers to narrower ones wrap, and an integer reaches
+** 16 bits through an f64 that is rounded to odd. */
+struct FromF64 {
+    double x;
+    __device__ double f64() const { return x; }
+    __device__ float f32() const { return (float)x; }
+    __device__ double odd() const { return x; }
+    __device__ int64_t i64() const { return cd_f64_to_i64(x); }
+    __device__ int32_t i32() const { return (int32_t)clamp(i64(), INT32_MIN, INT32_MAX); }
+    __device__ uint8_t u8() const { return (uint8_t)clamp(i64(), 0, 255); }
+};
+struct FromI64 {
+    int64_t x;
+    __device__ double f64() const { return (double)x; }
+    __device__ float f32() const { return (float)x; }
+    __device__ double odd() const { return cd_i64_to_f64_odd(x); }
+    __device__ int64_t i64() const { return x; }
+    __device__ int32_t i32() const { return (int32_t)(uint32_t)(uint64_t)x; }
+    __device__ uint8_t u8() const { return (uint8_t)(uint64_t)x; }
+};
+
+template <typename From> __device__ void store(uint32_t dtype, void *p, From from)
 {
     switch (dtype) {
     case CDDP_F64:
-        *(double *)p = x;
+        *(double *)p = from.f64();
         break;
     case CDDP_F32:
-        *(float *)p = (float)x;
+        *(float *)p = from.f32();
         break;
     case CDDP_F16:
-        *(uint16_t *)p = cd_f64_to_f16(x);
+        *(uint16_t *)p = cd_f64_to_f16(from.odd());
         break;
     case CDDP_BF16:
-        *(uint16_t *)p = cd_f64_to_bf16(x);
+        *(uint16_t *)p = cd_f64_to_bf16(from.odd());
         break;
     case CDDP_C64:
-        store_complex(p, (float)x);
+        store_complex(p, from.f32());
         break;
     case CDDP_I64:
-        *(int64_t *)p = cd_f64_to_i64(x);
+        *(int64_t *)p = from.i64();
         break;
     case CDDP_I32:
-        *(int32_t *)p = (int32_t)clamp(cd_f64_to_i64(x), INT32_MIN, INT32_MAX);
+        *(int32_t *)p = from.i32();
         break;
     default:
-        *(uint8_t *)p = (uint8_t)clamp(cd_f64_to_i64(x), 0, 255);
+        *(uint8_t *)p = from.u8();
         break;
     }
 }
 
-__device__ inline void store_i64(uint32_t dtype, void *p, int64_t x)
-{
-    switch (dtype) {
-    case CDDP_F64:
-        *(double *)p = (double)x;
-        break;
-    case CDDP_F32:
-        *(float *)p = (float)x;
-        break;
-    case CDDP_F16:
-        *(uint16_t *)p = cd_f64_to_f16(cd_i64_to_f64_odd(x));
-        break;
-    case CDDP_BF16:
-        *(uint16_t *)p = cd_f64_to_bf16(cd_i64_to_f64_odd(x));
-        break;
-    case CDDP_C64:
-        store_complex(p, (float)x);
-        break;
-    case CDDP_I64:
-        *(int64_t *)p = x;
-        break;
-    case CDDP_I32:
-        *(int32_t *)p = (int32_t)(uint32_t)(uint64_t)x;
-        break;
-    default:
-        *(uint8_t *)p = (uint8_t)(uint64_t)x;
-        break;
-    }
-}
+__device__ inline void store_f64(uint32_t dtype, void *p, double x) { store(dtype, p, FromF64{x}); }
 
 /* The pairs that gradients go through have a way of their own, which keeps the payload of a NaN as the cpu's does. */
 __device__ inline void convert(uint32_t to, void *d, uint32_t from, const void *s)
@@ -315,7 +309,7 @@ __device__ inline void convert(uint32_t to, void *d, uint32_t from, const void *
     else if (from == CDDP_BF16 && to == CDDP_F32)
         *(float *)d = cd_bf16_to_f32(*(const uint16_t *)s);
     else if (is_integer(from))
-        store_i64(to, d, load_i64(from, s));
+        store(to, d, FromI64{load_i64(from, s)});
     else
         store_f64(to, d, load_f64(from, s));
 }
@@ -571,75 +565,298 @@ __global__ void product_kernel(cd_cuda_product p)
 
 /* ---- orthogonalisation ---- */
 
+__device__ inline char *basis_at(const cd_cuda_basis &b, int64_t i)
+{
+    const int64_t at = i / b.columns * b.row_stride + i % b.columns * b.column_stride;
+    return (char *)b.data + at * (int64_t)bytes_of(b.dtype);
+}
+
+__global__ void basis_load_kernel(cd_cuda_basis b)
+{
+    for (int64_t i = thread_index(); i < b.rows * b.columns; i += thread_count())
+        b.work[i] = load_f64(b.dtype, basis_at(b, i));
+}
+
+__global__ void basis_store_kernel(cd_cuda_basis b)
+{
+    for (int64_t i = thread_index(); i < b.rows * b.columns; i += thread_count())
+        store_f64(b.dtype, basis_at(b, i), b.work[i]);
+}
+
+/* What one launch does to a column: takes off its projection on `taken` (-1: on none), whose size is in slot `from`; then
+** sums its product with `next` into slot `to`. A lane has rows of its own, so that both fit into one launch. */
 struct BasisStep {
     cd_cuda_basis basis;
-    int64_t column;
+    int64_t column, taken, next;
+    int from, to;
 };
+constexpr int BASIS_BEFORE = 2; /* the slot of the squared length that a column came with; 0 and 1 take turns */
 
-__device__ inline double basis_get(const cd_cuda_basis &b, int64_t row, int64_t column)
+__device__ inline double basis_total(const cd_cuda_basis &b, int slot)
 {
-    const int64_t at = row * b.row_stride + column * b.column_stride;
-    return b.dtype == CDDP_F64 ? ((const double *)b.data)[at] : (double)((const float *)b.data)[at];
+    const double *lane = b.partials + slot * CD_ORTHONORMAL_LANES;
+    double sum[4] = {0, 0, 0, 0};
+    for (int l = 0; l < CD_ORTHONORMAL_LANES; l++) sum[l % 4] += lane[l];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-__device__ inline void basis_set(const cd_cuda_basis &b, int64_t row, int64_t column, double value)
+__global__ void basis_step_kernel(BasisStep s)
 {
-    const int64_t at = row * b.row_stride + column * b.column_stride;
-    if (b.dtype == CDDP_F64)
-        ((double *)b.data)[at] = value;
-    else
-        ((float *)b.data)[at] = (float)value;
-}
-
-__device__ inline double basis_total(const cd_cuda_basis &b, int64_t slot)
-{
+    const cd_cuda_basis &b = s.basis;
+    const int64_t lane = thread_index();
+    if (lane >= CD_ORTHONORMAL_LANES) return;
+    const double along = s.taken < 0 ? 0 : basis_total(b, s.from);
     double sum = 0;
-    for (int64_t lane = 0; lane < CD_CUDA_BASIS_PARTIALS; lane++)
-        sum += b.partials[slot * CD_CUDA_BASIS_PARTIALS + lane];
+    for (int64_t row = lane; row < b.rows; row += CD_ORTHONORMAL_LANES) {
+        double *of = b.work + row * b.columns;
+        if (s.taken >= 0) of[s.column] -= along * of[s.taken];
+        sum += of[s.next] * of[s.column];
+    }
+    b.partials[s.to * CD_ORTHONORMAL_LANES + lane] = sum;
+}
+
+__global__ void basis_scale_kernel(BasisStep s)
+{
+    const cd_cuda_basis &b = s.basis;
+    const double before = sqrt(basis_total(b, BASIS_BEFORE)), length = sqrt(basis_total(b, s.from));
+    const bool depends = length <= before * CD_ORTHONORMAL_DEPENDENT;
+    const double scale = depends ? 0.0 : 1.0 / (length + b.epsilon);
+    for (int64_t row = thread_index(); row < b.rows; row += thread_count()) {
+        double *x = b.work + row * b.columns + s.column;
+        *x = depends ? 0.0 : *x * scale;
+    }
+}
+
+/* ---- 8-bit codes ---- */
+
+__device__ inline cd_quantizer_range range_get(const float *p, int64_t i) { return {p[2 * i], p[2 * i + 1]}; }
+__device__ inline void range_set(float *p, int64_t i, cd_quantizer_range r)
+{
+    p[2 * i] = r.least;
+    p[2 * i + 1] = r.most;
+}
+
+__global__ void range_kernel(cd_cuda_rows q)
+{
+    for (int64_t i = thread_index(); i < q.rows * q.lanes; i += thread_count()) {
+        const float *row = q.values + i / q.lanes * q.length;
+        cd_quantizer_range r = {0, 0};
+        for (int64_t k = i % q.lanes; k < q.length; k += q.lanes) r = cd_quantizer_see(r, row[k]);
+        range_set(q.partials, i, r);
+    }
+}
+
+/* Lanes i mod JOINS of each row, behind the partials of all lanes. */
+__global__ void range_join_kernel(cd_cuda_rows q)
+{
+    for (int64_t i = thread_index(); i < q.rows * CD_CUDA_RANGE_JOINS; i += thread_count()) {
+        const int64_t row = i / CD_CUDA_RANGE_JOINS;
+        cd_quantizer_range r = {0, 0};
+        for (int64_t lane = i % CD_CUDA_RANGE_JOINS; lane < q.lanes; lane += CD_CUDA_RANGE_JOINS)
+            r = cd_quantizer_join(r, range_get(q.partials, row * q.lanes + lane));
+        range_set(q.partials, q.rows * q.lanes + i, r);
+    }
+}
+
+__global__ void quantizer_kernel(cd_cuda_rows q)
+{
+    for (int64_t row = thread_index(); row < q.rows; row += thread_count()) {
+        cd_quantizer_range r = {0, 0};
+        for (int64_t i = 0; i < CD_CUDA_RANGE_JOINS; i++)
+            r = cd_quantizer_join(r, range_get(q.partials, q.rows * q.lanes + row * CD_CUDA_RANGE_JOINS + i));
+        const cd_quantizer made = cd_quantizer_of(r);
+        q.quantizers[2 * row] = made.scale;
+        q.quantizers[2 * row + 1] = made.zero_point;
+    }
+}
+
+__global__ void encode_kernel(cd_cuda_rows q)
+{
+    for (int64_t i = thread_index(); i < q.rows * q.length; i += thread_count()) {
+        const float *of = q.quantizers + 2 * (i / q.length);
+        const cd_quantizer made = {of[0], of[1]};
+        q.codes[i] = cd_quantizer_encode(made, q.values[i]);
+    }
+}
+
+__global__ void decode_kernel(cd_cuda_decode d)
+{
+    for (int64_t i = thread_index(); i < d.numel; i += thread_count()) {
+        float sum = 0;
+        for (int64_t part = 0; part < d.parts; part++) {
+            const float *of = d.quantizers + 2 * (part * d.rows + i / d.length);
+            const cd_quantizer made = {of[0], of[1]};
+            sum += cd_quantizer_decode(made, d.codes[part * d.rows * d.length + i]);
+        }
+        d.dst[i] = sum;
+    }
+}
+
+/* ---- the largest elements ---- */
+
+/* The work memory: what is known of the k-th largest, and counts per lane. For the search there are 16 counts of each lane;
+** afterwards two. Behind the lanes' stand the joined ones. */
+struct Largest {
+    cd_cuda_largest of;
+    uint64_t *key;      /* the digits found so far */
+    int64_t *remaining; /* how many of the equal ones are wanted */
+    uint32_t *lanes, *joins; /* [count][lane], [count][join] */
+    uint32_t shift, key_bits;
+    int counts;
+};
+constexpr int64_t PER_JOIN = CD_CUDA_LARGEST_LANES / CD_CUDA_LARGEST_JOINS;
+
+/* Magnitudes as integers that compare as they do; every NaN is the largest. */
+__device__ inline uint64_t magnitude_key(const cd_cuda_largest &l, int64_t i)
+{
+    switch (l.dtype) {
+    case CDDP_F64: {
+        const uint64_t m = ((const uint64_t *)l.data)[i] & 0x7fffffffffffffffu;
+        return m > 0x7ff0000000000000u ? 0x7fffffffffffffffu : m;
+    }
+    case CDDP_F32: {
+        const uint32_t m = ((const uint32_t *)l.data)[i] & 0x7fffffffu;
+        return m > 0x7f800000u ? 0x7fffffffu : m;
+    }
+    default: {
+        const uint32_t m = ((const uint16_t *)l.data)[i] & 0x7fffu, infinite = l.dtype == CDDP_F16 ? 0x7c00u : 0x7f80u;
+        return m > infinite ? 0x7fffu : m;
+    }
+    }
+}
+
+__global__ void largest_begin_kernel(Largest l)
+{
+    if (thread_index() != 0) return;
+    *l.key = 0;
+    *l.remaining = l.of.k;
+}
+
+__device__ inline bool agrees(const Largest &l, uint64_t key)
+{
+    return l.shift + 4 >= l.key_bits || (key ^ *l.key) >> (l.shift + 4) == 0;
+}
+
+__global__ void largest_digits_kernel(Largest l)
+{
+    const int64_t lane = thread_index();
+    if (lane >= CD_CUDA_LARGEST_LANES) return;
+    uint32_t count[16] = {0};
+    for (int64_t i = lane; i < l.of.numel; i += CD_CUDA_LARGEST_LANES) {
+        const uint64_t key = magnitude_key(l.of, i);
+        if (agrees(l, key)) count[key >> l.shift & 15u]++;
+    }
+    for (int d = 0; d < 16; d++) l.lanes[d * CD_CUDA_LARGEST_LANES + lane] = count[d];
+}
+
+__global__ void largest_join_kernel(Largest l)
+{
+    for (int64_t i = thread_index(); i < l.counts * CD_CUDA_LARGEST_JOINS; i += thread_count()) {
+        uint32_t sum = 0;
+        for (int64_t k = 0; k < PER_JOIN; k++) sum += l.lanes[i * PER_JOIN + k];
+        l.joins[i] = sum;
+    }
+}
+
+__global__ void largest_digit_kernel(Largest l)
+{
+    if (thread_index() != 0) return;
+    int64_t wanted = *l.remaining;
+    for (int d = 15; d >= 0; d--) {
+        int64_t here = 0;
+        for (int64_t j = 0; j < CD_CUDA_LARGEST_JOINS; j++) here += l.joins[d * CD_CUDA_LARGEST_JOINS + j];
+        if (here >= wanted) {
+            *l.key |= (uint64_t)d << l.shift;
+            break;
+        }
+        wanted -= here;
+    }
+    *l.remaining = wanted;
+}
+
+/* From here on a lane has neighbours: elements [begin, end). */
+__device__ inline void chunk_of(const Largest &l, int64_t lane, int64_t *begin, int64_t *end)
+{
+    const int64_t each = (l.of.numel + CD_CUDA_LARGEST_LANES - 1) / CD_CUDA_LARGEST_LANES;
+    *begin = lane * each < l.of.numel ? lane * each : l.of.numel;
+    *end = *begin + each < l.of.numel ? *begin + each : l.of.numel;
+}
+
+/* Count 0: larger than the k-th; count 1: equal to it. */
+__global__ void largest_count_kernel(Largest l)
+{
+    const int64_t lane = thread_index();
+    int64_t begin, end;
+    if (lane >= CD_CUDA_LARGEST_LANES) return;
+    chunk_of(l, lane, &begin, &end);
+    uint32_t larger = 0, equal = 0;
+    for (int64_t i = begin; i < end; i++) {
+        const uint64_t key = magnitude_key(l.of, i);
+        larger += key > *l.key;
+        equal += key == *l.key;
+    }
+    l.lanes[lane] = larger;
+    l.lanes[CD_CUDA_LARGEST_LANES + lane] = equal;
+}
+
+__device__ inline int64_t before_lane(const Largest &l, int count, int64_t lane)
+{
+    int64_t sum = 0;
+    for (int64_t j = 0; j < lane / PER_JOIN; j++) sum += l.joins[count * CD_CUDA_LARGEST_JOINS + j];
+    for (int64_t i = lane / PER_JOIN * PER_JOIN; i < lane; i++) sum += l.lanes[count * CD_CUDA_LARGEST_LANES + i];
     return sum;
 }
 
-/* Lane l of slot s: the sum over rows l, l + 256, … of column × (column + s). Slot 0 is the squared norm. */
-__device__ inline void basis_lane(const BasisStep &step, int64_t slot, int64_t lane)
+template <typename T> __device__ void largest_move(const cd_cuda_largest &l, int64_t from, int64_t to)
 {
-    const cd_cuda_basis &b = step.basis;
-    double sum = 0;
-    for (int64_t row = lane; row < b.rows; row += CD_CUDA_BASIS_PARTIALS)
-        sum += basis_get(b, row, step.column) * basis_get(b, row, step.column + slot);
-    b.partials[slot * CD_CUDA_BASIS_PARTIALS + lane] = sum;
+    ((T *)l.values)[to] = ((const T *)l.data)[from];
+    ((T *)l.data)[from] = 0;
 }
 
-__global__ void basis_norm_kernel(BasisStep step)
+__global__ void largest_take_kernel(Largest l)
 {
-    if (thread_index() < CD_CUDA_BASIS_PARTIALS) basis_lane(step, 0, thread_index());
-}
-
-__global__ void basis_normalize_kernel(BasisStep step)
-{
-    const cd_cuda_basis &b = step.basis;
-    const double norm = sqrt(basis_total(b, 0)) + b.epsilon;
-    for (int64_t row = thread_index(); row < b.rows; row += thread_count())
-        basis_set(b, row, step.column, norm == 0 ? 0 : basis_get(b, row, step.column) / norm);
-}
-
-/* One slot per later column. */
-__global__ void basis_project_kernel(BasisStep step)
-{
-    const int64_t later = step.basis.columns - step.column - 1;
-    for (int64_t i = thread_index(); i < later * CD_CUDA_BASIS_PARTIALS; i += thread_count())
-        basis_lane(step, 1 + i / CD_CUDA_BASIS_PARTIALS, i % CD_CUDA_BASIS_PARTIALS);
-}
-
-__global__ void basis_subtract_kernel(BasisStep step)
-{
-    const cd_cuda_basis &b = step.basis;
-    for (int64_t slot = 1; slot < b.columns - step.column; slot++) {
-        const double size = basis_total(b, slot);
-        for (int64_t row = thread_index(); row < b.rows; row += thread_count()) {
-            const int64_t from = step.column + slot;
-            basis_set(b, row, from, basis_get(b, row, from) - size * basis_get(b, row, step.column));
-        }
+    const int64_t lane = thread_index();
+    int64_t begin, end;
+    if (lane >= CD_CUDA_LARGEST_LANES) return;
+    chunk_of(l, lane, &begin, &end);
+    int64_t larger = before_lane(l, 0, lane), equal = before_lane(l, 1, lane);
+    for (int64_t i = begin; i < end; i++) {
+        const uint64_t key = magnitude_key(l.of, i);
+        const int64_t at = larger + (equal < *l.remaining ? equal : *l.remaining);
+        const bool is_taken = key > *l.key || (key == *l.key && equal < *l.remaining);
+        larger += key > *l.key;
+        equal += key == *l.key;
+        if (!is_taken) continue;
+        l.of.indices[at] = (int32_t)i;
+        if (l.key_bits == 64)
+            largest_move<uint64_t>(l.of, i, at);
+        else if (l.key_bits == 32)
+            largest_move<uint32_t>(l.of, i, at);
+        else
+            largest_move<uint16_t>(l.of, i, at);
     }
+}
+
+__device__ inline bool is_index(const cd_cuda_add_at &a, int64_t i)
+{
+    return a.indices[i] >= 0 && a.indices[i] < a.numel;
+}
+
+__global__ void add_at_kernel(cd_cuda_add_at a)
+{
+    const int64_t bytes = bytes_of(a.dtype);
+    for (int64_t i = thread_index(); i < a.count; i += thread_count()) {
+        if (!is_index(a, i)) continue;
+        char *d = (char *)a.data + a.indices[i] * bytes;
+        store_f64(a.dtype, d, load_f64(a.dtype, d) + load_f64(a.dtype, (const char *)a.values + i * bytes));
+    }
+}
+
+/* Afterwards, so that nobody adds to what it writes. */
+__global__ void add_at_check_kernel(cd_cuda_add_at a)
+{
+    for (int64_t i = thread_index(); i < a.count; i += thread_count())
+        if (!is_index(a, i)) store_f64(a.dtype, a.data, cd_f64_of_bits(0x7ff8000000000000u));
 }
 
 /* ---- whole-tensor results ---- */
@@ -720,16 +937,77 @@ extern "C" int cd_cuda_launch_product(const cd_cuda_product *product, void *stre
 
 extern "C" int cd_cuda_launch_basis(const cd_cuda_basis *basis, void *stream)
 {
-    if (basis->rows == 0) return 0;
+    if (basis->rows == 0 || basis->columns == 0) return 0;
+    const int64_t blocks = blocks_for(basis->rows * basis->columns);
+    CD_LAUNCH(basis_load_kernel, blocks, THREADS, stream, *basis);
     for (int64_t column = 0; column < basis->columns; column++) {
-        const BasisStep step = {*basis, column};
-        const int64_t later = basis->columns - column - 1;
-        CD_LAUNCH(basis_norm_kernel, 1, CD_CUDA_BASIS_PARTIALS, stream, step);
-        CD_LAUNCH(basis_normalize_kernel, blocks_for(basis->rows), THREADS, stream, step);
-        if (later == 0) continue;
-        CD_LAUNCH(basis_project_kernel, blocks_for(later * CD_CUDA_BASIS_PARTIALS), THREADS, stream, step);
-        CD_LAUNCH(basis_subtract_kernel, blocks_for(basis->rows), THREADS, stream, step);
+        const int64_t steps = 2 * column; /* every column before it, twice */
+        BasisStep step = {*basis, column, -1, column, 0, BASIS_BEFORE};
+        CD_LAUNCH(basis_step_kernel, 1, CD_ORTHONORMAL_LANES, stream, step);
+        for (int64_t t = 0; t <= steps && column > 0; t++) {
+            step.taken = t == 0 ? -1 : (t - 1) % column;
+            step.next = t == steps ? column : t % column;
+            step.from = (int)((t + 1) % 2);
+            step.to = (int)(t % 2);
+            CD_LAUNCH(basis_step_kernel, 1, CD_ORTHONORMAL_LANES, stream, step);
+        }
+        step.from = column == 0 ? BASIS_BEFORE : (int)(steps % 2);
+        CD_LAUNCH(basis_scale_kernel, blocks_for(basis->rows), THREADS, stream, step);
     }
+    CD_LAUNCH(basis_store_kernel, blocks, THREADS, stream, *basis);
+    return (int)cudaGetLastError();
+}
+
+extern "C" int64_t cd_cuda_range_lanes(int64_t length)
+{
+    const int64_t lanes = (length + 31) / 32;
+    return lanes < 1 ? 1 : lanes < 8192 ? lanes : 8192;
+}
+
+extern "C" int cd_cuda_launch_quantize(const cd_cuda_rows *rows, void *stream)
+{
+    if (rows->rows == 0) return 0;
+    CD_LAUNCH(range_kernel, blocks_for(rows->rows * rows->lanes), THREADS, stream, *rows);
+    CD_LAUNCH(range_join_kernel, blocks_for(rows->rows * CD_CUDA_RANGE_JOINS), THREADS, stream, *rows);
+    CD_LAUNCH(quantizer_kernel, blocks_for(rows->rows), THREADS, stream, *rows);
+    if (rows->length > 0) CD_LAUNCH(encode_kernel, blocks_for(rows->rows * rows->length), THREADS, stream, *rows);
+    return (int)cudaGetLastError();
+}
+
+extern "C" int cd_cuda_launch_decode(const cd_cuda_decode *decode, void *stream)
+{
+    if (decode->numel == 0) return 0;
+    CD_LAUNCH(decode_kernel, blocks_for(decode->numel), THREADS, stream, *decode);
+    return (int)cudaGetLastError();
+}
+
+extern "C" int cd_cuda_launch_largest(const cd_cuda_largest *largest, void *stream)
+{
+    const int64_t blocks = CD_CUDA_LARGEST_LANES / THREADS;
+    if (largest->k == 0) return 0;
+    uint64_t *key = (uint64_t *)largest->work;
+    uint32_t *counts = (uint32_t *)(key + 2);
+    Largest l = {*largest, key, (int64_t *)(key + 1), counts, counts + 16 * CD_CUDA_LARGEST_LANES, 0, 0, 16};
+    l.key_bits = largest->dtype == CDDP_F64 ? 64 : largest->dtype == CDDP_F32 ? 32 : 16;
+    CD_LAUNCH(largest_begin_kernel, 1, 1, stream, l);
+    for (uint32_t known = 4; known <= l.key_bits; known += 4) {
+        l.shift = l.key_bits - known;
+        CD_LAUNCH(largest_digits_kernel, blocks, THREADS, stream, l);
+        CD_LAUNCH(largest_join_kernel, blocks_for(16 * CD_CUDA_LARGEST_JOINS), THREADS, stream, l);
+        CD_LAUNCH(largest_digit_kernel, 1, 1, stream, l);
+    }
+    l.counts = 2;
+    CD_LAUNCH(largest_count_kernel, blocks, THREADS, stream, l);
+    CD_LAUNCH(largest_join_kernel, 1, 2 * CD_CUDA_LARGEST_JOINS, stream, l);
+    CD_LAUNCH(largest_take_kernel, blocks, THREADS, stream, l);
+    return (int)cudaGetLastError();
+}
+
+extern "C" int cd_cuda_launch_add_at(const cd_cuda_add_at *add, void *stream)
+{
+    if (add->count == 0) return 0;
+    CD_LAUNCH(add_at_kernel, blocks_for(add->count), THREADS, stream, *add);
+    CD_LAUNCH(add_at_check_kernel, blocks_for(add->count), THREADS, stream, *add);
     return (int)cudaGetLastError();
 }
 

@@ -10,6 +10,7 @@
 ** What is summed is summed by stated threads in a stated order, so results do not depend on the GPU or the launch.
 */
 #pragma once
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -85,26 +86,75 @@ typedef struct cd_cuda_product {
     int64_t a_row, a_k, b_k, b_col, dst_row, dst_col; /* element strides */
 } cd_cuda_product;
 
+/* The matrix and its copy in f64, (rows × columns) by rows, on which everything is done. */
 typedef struct cd_cuda_basis {
     void *data;
-    uint32_t dtype; /* f64 f32 */
+    uint32_t dtype; /* f64 f32 f16 bf16 */
     int64_t rows, columns, row_stride, column_stride;
     double epsilon;
-    double *partials; /* (columns × CD_CUDA_BASIS_PARTIALS) device memory */
+    double *work;     /* (rows × columns) device memory */
+    double *partials; /* (CD_CUDA_BASIS_SLOTS × CD_ORTHONORMAL_LANES) device memory */
 } cd_cuda_basis;
-#define CD_CUDA_BASIS_PARTIALS 256
+#define CD_CUDA_BASIS_SLOTS 3
+
+/* Rows of numbers and their codes. An observer's lanes of a row are joined in two steps. */
+#define CD_CUDA_RANGE_JOINS 64
+typedef struct cd_cuda_rows {
+    const float *values; /* (rows × length) */
+    uint8_t *codes;      /* (rows × length) */
+    float *quantizers;   /* (rows × 2) */
+    int64_t rows, length;
+    int64_t lanes;  /* observers of a row: lane l sees elements l, l + lanes, … */
+    float *partials; /* (rows × (lanes + CD_CUDA_RANGE_JOINS) × 2) device memory */
+} cd_cuda_rows;
+int64_t cd_cuda_range_lanes(int64_t length);
+
+typedef struct cd_cuda_decode {
+    float *dst; /* (numel) */
+    int64_t numel;
+    const uint8_t *codes;    /* (parts × rows × length) */
+    const float *quantizers; /* (parts × rows × 2) */
+    int64_t parts, rows, length;
+} cd_cuda_decode;
+
+/* The k largest by magnitude: digits of four bits of the k-th largest are found from the top, each by a histogram of what
+** agrees with the ones before; then a prefix sum says where each lane's chosen elements go. */
+#define CD_CUDA_LARGEST_LANES 8192
+#define CD_CUDA_LARGEST_JOINS 64
+typedef struct cd_cuda_largest {
+    void *data; /* (numel) */
+    uint32_t dtype;
+    int64_t numel, k;
+    int32_t *indices; /* (k) */
+    void *values;     /* (k) */
+    void *work;       /* CD_CUDA_LARGEST_BYTES of device memory */
+} cd_cuda_largest;
+#define CD_CUDA_LARGEST_BYTES ((size_t)(16 + 16 * 4 * (CD_CUDA_LARGEST_LANES + CD_CUDA_LARGEST_JOINS)))
+
+typedef struct cd_cuda_add_at {
+    void *data; /* (numel) */
+    uint32_t dtype;
+    int64_t numel, count;
+    const int32_t *indices; /* (count) */
+    const void *values;     /* (count) */
+} cd_cuda_add_at;
 
 /* Each returns a cudaError_t as an int: 0 is success. stream is a cudaStream_t. */
 int cd_cuda_launch_call(const cd_cuda_call *call, void *stream);
 int cd_cuda_launch_batch(const cd_cuda_batch *batch, void *stream);
 /* dst[row][col] = sum over k = 0, 1, 2, … of products, each rounded: the cpu's order and bits. */
 int cd_cuda_launch_product(const cd_cuda_product *product, void *stream);
-/* Modified Gram-Schmidt on the columns, as core/tensor/linalg.h says, with sums over rows in 256 lanes. */
+/* As cd_orthonormalize of core/tensor/linalg.h, bit for bit; (columns)² + columns + 2 launches. */
 int cd_cuda_launch_basis(const cd_cuda_basis *basis, void *stream);
 /* partials: (CD_CUDA_PARTIALS) f64, the sum of squares of each lane, in order. */
 int cd_cuda_launch_squares(const cd_cuda_view *src, int64_t numel, double *partials, void *stream);
 /* partials: (CD_CUDA_PARTIALS) i64, the first index of each lane that is NaN or infinite, or INT64_MAX. */
 int cd_cuda_launch_nonfinite(const cd_cuda_view *src, int64_t numel, int64_t *partials, void *stream);
+
+int cd_cuda_launch_quantize(const cd_cuda_rows *rows, void *stream);
+int cd_cuda_launch_decode(const cd_cuda_decode *decode, void *stream);
+int cd_cuda_launch_largest(const cd_cuda_largest *largest, void *stream);
+int cd_cuda_launch_add_at(const cd_cuda_add_at *add, void *stream);
 
 #ifdef __cplusplus
 }

@@ -10,14 +10,24 @@
 
 #include <math.h>
 
-cddp_status cd_host_refuse(const cddp_grad_bucket *bucket, const char *name, cddp_error *err)
+bool cd_host_can_look(const cddp_device *device)
+{
+    const uint32_t needed = CDDP_DEVICE_VALUES | CDDP_DEVICE_HOST;
+    return (device->flags & (needed | CDDP_DEVICE_ASYNC)) == needed;
+}
+
+bool cd_host_is_away(const cddp_device *device)
+{
+    return (device->flags & (CDDP_DEVICE_VALUES | CDDP_DEVICE_HOST)) == CDDP_DEVICE_VALUES;
+}
+
+cddp_status cd_host_refuse(const cddp_grad_bucket *bucket, const char *name, const char *what, cddp_error *err)
 {
     CD_TRY(cd_hook_refuse_sparse(bucket, name, err));
     const cddp_device *d = bucket->buffer.device;
-    const uint32_t needed = CDDP_DEVICE_VALUES | CDDP_DEVICE_HOST;
-    if ((d->flags & needed) != needed || (d->flags & CDDP_DEVICE_ASYNC) != 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "comm hook %s needs numbers in host memory; bucket %u is on device %s", name, bucket->index,
-                       d->name);
+    if (!cd_host_can_look(d) && !(cd_host_is_away(d) && what == NULL))
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "comm hook %s needs numbers in host memory%s%s; bucket %u is on device %s", name,
+                       what != NULL ? ", or a device that can " : "", what != NULL ? what : "", bucket->index, d->name);
     cddp_dtype dtype = bucket->parameter_count > 0 ? bucket->gradients[0].dtype : bucket->buffer.dtype;
     if (!cddp_dtype_is_float(dtype))
         return cd_fail(err, CDDP_E_UNSUPPORTED, "comm hook %s takes real gradients only; bucket %u holds %s", name, bucket->index,
@@ -81,6 +91,26 @@ void cd_host_memory_release(const cddp_allocator *allocator, cd_host_memory *mem
 cddp_tensor cd_host_memory_tensor(const cd_host_memory *memory, cddp_dtype dtype, int64_t numel)
 {
     return cddp_tensor_of(cddp_device_cpu(), memory->block, 0, dtype, &numel, 1);
+}
+
+cddp_status cd_flat_reserve(cd_flat *f, const cddp_device *d, cddp_dtype dtype, int64_t numel, cddp_error *err)
+{
+    if (f->capacity > 0 && (f->tensor.device != d || f->tensor.dtype != dtype || f->capacity < numel)) cd_flat_release(f);
+    if (f->capacity == 0) {
+        int64_t wanted = numel > 0 ? numel : 1;
+        void *storage = NULL;
+        CD_TRY(d->allocate(d, dtype, wanted, &storage, err));
+        f->tensor.storage = storage;
+        f->capacity = wanted;
+    }
+    f->tensor = cddp_tensor_of(d, f->tensor.storage, 0, dtype, &numel, 1);
+    return CDDP_OK;
+}
+
+void cd_flat_release(cd_flat *f)
+{
+    if (f->capacity > 0) f->tensor.device->release(f->tensor.device, f->tensor.dtype, f->capacity, f->tensor.storage);
+    f->capacity = 0;
 }
 
 cddp_status cd_state_put(const cddp_state_writer *writer, const char *name, const void *bytes, size_t count, cddp_error *err)

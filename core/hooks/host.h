@@ -7,8 +7,19 @@
 #include "cddp/device.h"
 #include "cddp/hook.h"
 
-/* Refuses sparse buckets, devices without numbers in host memory, and what is not real floating point. */
-cddp_status cd_host_refuse(const cddp_grad_bucket *bucket, const char *name, cddp_error *err);
+#include <stddef.h>
+
+/* May the host look at the numbers themselves, at once? */
+bool cd_host_can_look(const cddp_device *device);
+/* Numbers in memory of the device's own: it must do for itself what the host cannot look at. */
+bool cd_host_is_away(const cddp_device *device);
+/* An optional slot of the device table. */
+#define CD_DEVICE_HAS(device, slot)                                                                                                         \
+    ((device)->size >= offsetof(cddp_device, slot) + sizeof((device)->slot) && (device)->slot != NULL)
+
+/* Refuses sparse buckets, what is not real floating point, and devices where neither the host can look at numbers nor the device does
+** `what` itself (NULL: it does). */
+cddp_status cd_host_refuse(const cddp_grad_bucket *bucket, const char *name, const char *what, cddp_error *err);
 
 /* Element i of a contiguous tensor in host memory. */
 double cd_host_get(const cddp_tensor *t, int64_t i);
@@ -36,6 +47,14 @@ cddp_status cd_host_memory_reserve(const cddp_allocator *allocator, cd_host_memo
 void cd_host_memory_release(const cddp_allocator *allocator, cd_host_memory *memory);
 /* numel elements of it, from its beginning, as a flat tensor on the cpu device. */
 cddp_tensor cd_host_memory_tensor(const cd_host_memory *memory, cddp_dtype dtype, int64_t numel);
+
+/* Elements on a device that grow and are kept; tensor is a view of as many as were asked for. */
+typedef struct cd_flat {
+    cddp_tensor tensor;
+    int64_t capacity; /* 0: none */
+} cd_flat;
+cddp_status cd_flat_reserve(cd_flat *flat, const cddp_device *device, cddp_dtype dtype, int64_t numel, cddp_error *err);
+void cd_flat_release(cd_flat *flat);
 
 /* Bytes of a saved state; name is the hook's. */
 cddp_status cd_state_put(const cddp_state_writer *writer, const char *name, const void *bytes, size_t count, cddp_error *err);

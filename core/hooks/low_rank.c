@@ -260,7 +260,7 @@ static cddp_status factor_begin(cd_low_rank *s, const cd_low_rank_job *job, cons
     cd_low_rank_slot *slot = &s->slots[m->parameter];
     bool kept = slot->q_numel == m->columns * m->rank && slot->q_rank == m->rank;
     if (kept) {
-        CD_TRY(q.device->copy(&q, &slot->q, NULL, err));
+        CD_TRY(cd_low_rank_bring(s, &q, &slot->q, err));
     } else {
         cd_prng seed = cd_prng_seed(s->settings.seed), prng = cd_prng_split_index(&seed, "powersgd", m->parameter);
         if (!s->settings.warm_start) prng = cd_prng_split_index(&prng, "iteration", s->iteration);
@@ -278,7 +278,7 @@ static cddp_status factor_end(cd_low_rank *s, const cd_low_rank_job *job, const 
         return CDDP_OK;
     }
     cddp_tensor q = cd_low_rank_q_view(job, m);
-    CD_TRY(cd_low_rank_slot_keep_q(s, slot, &q, m->rank, err));
+    CD_TRY(cd_low_rank_slot_keep_q(slot, &q, m->rank, err));
     return CDDP_OK;
 }
 
@@ -331,9 +331,9 @@ static cddp_status refuse_bucket(const cd_low_rank *s, const cddp_grad_bucket *b
 {
     CD_TRY(cd_hook_refuse_sparse(bucket, s->batched ? "batched_powersgd" : "powersgd", err));
     const cddp_device *d = bucket->buffer.device;
-    const uint32_t needed = CDDP_DEVICE_VALUES | CDDP_DEVICE_HOST;
-    if ((d->flags & needed) != needed || (d->flags & CDDP_DEVICE_ASYNC) != 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s needs numbers in host memory; bucket %u is on device %s", s->name, bucket->index, d->name);
+    if (!cd_host_can_look(d) && !(cd_host_is_away(d) && CD_DEVICE_HAS(d, orthonormalize)))
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s needs numbers in host memory, or a device that can orthonormalize; bucket %u is on device %s",
+                       s->name, bucket->index, d->name);
     if (!cddp_dtype_is_float(bucket->buffer.dtype) || (bucket->parameter_count > 0 && bucket->gradients[0].dtype == CDDP_C64))
         return cd_fail(err, CDDP_E_UNSUPPORTED, "%s takes real gradients only; bucket %u holds %s", s->name, bucket->index,
                        cddp_dtype_name(bucket->parameter_count > 0 ? bucket->gradients[0].dtype : bucket->buffer.dtype));

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random factors and Gram-Schmidt, on the host in f64, so that the dtype of the bucket costs one rounding. */
+/* Random factors and Gram-Schmidt, in f64, so that the dtype of the bucket costs one rounding. Factors are drawn on the host; a device
+** whose memory is its own orthonormalises there. */
 #include "cddp/device.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/hooks/host.h"
 #include "core/hooks/low_rank_parts.h"
+#include "core/tensor/linalg.h"
 #include "core/tensor/math.h"
 
 #include <math.h>
-
-/* Below this part of its old length a column is what rounding left of the ones before it. */
-#define DEPENDENT 1e-10
 
 static cddp_status basis_reserve(cd_low_rank *s, int64_t numel, cddp_error *err)
 {
@@ -27,6 +27,18 @@ static cddp_tensor basis_view(const cd_low_rank *s, const cddp_tensor *matrix)
     return cddp_tensor_of(cddp_device_cpu(), s->basis, 0, CDDP_F64, matrix->sizes, matrix->dim_count);
 }
 
+/* To another device the numbers go in its dtype, rounded as a copy rounds them. */
+cddp_status cd_low_rank_bring(cd_low_rank *s, const cddp_tensor *to, const cddp_tensor *from, cddp_error *err)
+{
+    if (from->device == to->device || !cd_host_is_away(to->device)) return to->device->copy(to, from, NULL, err);
+    int64_t numel = cddp_tensor_numel(to);
+    size_t bytes = (size_t)numel * cddp_dtype_bytes(to->dtype);
+    CD_TRY(cd_host_memory_reserve(s->allocator, &s->staging, bytes, err));
+    cddp_tensor staged = cd_host_memory_tensor(&s->staging, to->dtype, numel), flat = cddp_tensor_of(from->device, from->storage, from->offset, from->dtype, &numel, 1);
+    CD_TRY(flat.device->copy(&staged, &flat, NULL, err));
+    return to->device->write(to, s->staging.block, bytes, err);
+}
+
 /* Box and Muller: two uniforms to one normal. The first is in (0, 1], so its logarithm is finite. */
 static double normal(cd_prng *prng)
 {
@@ -40,39 +52,17 @@ cddp_status cd_low_rank_fill_normal(cd_low_rank *s, const cddp_tensor *q, cd_prn
     CD_TRY(basis_reserve(s, numel, err));
     for (int64_t i = 0; i < numel; i++) s->basis[i] = normal(prng);
     cddp_tensor from = basis_view(s, q);
-    CD_TRY(q->device->copy(q, &from, NULL, err));
-    return CDDP_OK;
-}
-
-/* Four running sums over rows i mod 4, then (0 + 1) + (2 + 3); a and b are columns of one row-major matrix. */
-static double dot(const double *a, const double *b, int64_t rows, int64_t stride)
-{
-    double sum[4] = {0, 0, 0, 0};
-    for (int64_t i = 0; i < rows; i++) sum[i % 4] += a[i * stride] * b[i * stride];
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    return cd_low_rank_bring(s, q, &from, err);
 }
 
 cddp_status cd_low_rank_orthogonalize(cd_low_rank *s, const cddp_tensor *matrix, cddp_error *err)
 {
     int64_t rows = matrix->sizes[0], rank = matrix->sizes[1];
+    if (cd_host_is_away(matrix->device)) return matrix->device->orthonormalize(matrix, s->settings.epsilon, NULL, err);
     CD_TRY(basis_reserve(s, rows * rank, err));
     cddp_tensor f64 = basis_view(s, matrix);
     CD_TRY(matrix->device->copy(&f64, matrix, NULL, err));
-    double *b = s->basis;
-    for (int64_t j = 0; j < rank; j++) {
-        double before = sqrt(dot(b + j, b + j, rows, rank));
-        /* Twice, because one pass leaves what cancellation lost (Kahan: "twice is enough"). */
-        for (int pass = 0; pass < 2; pass++) {
-            for (int64_t k = 0; k < j; k++) {
-                double along = dot(b + k, b + j, rows, rank);
-                for (int64_t i = 0; i < rows; i++) b[i * rank + j] -= along * b[i * rank + k];
-            }
-        }
-        double length = sqrt(dot(b + j, b + j, rows, rank));
-        bool depends = length <= before * DEPENDENT; /* false for NaN, which must stay visible */
-        double scale = depends ? 0.0 : 1.0 / (length + s->settings.epsilon);
-        for (int64_t i = 0; i < rows; i++) b[i * rank + j] = depends ? 0.0 : b[i * rank + j] * scale;
-    }
+    cd_orthonormalize(s->basis, rows, rank, s->settings.epsilon);
     CD_TRY(matrix->device->copy(matrix, &f64, NULL, err));
     return CDDP_OK;
 }

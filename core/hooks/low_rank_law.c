@@ -42,15 +42,16 @@ static void add_errors(const cd_low_rank *s, const cddp_grad_bucket *bucket, cd_
     }
 }
 
-static bool states_law(const cd_low_rank *s)
+/* A law is stated where the host can look without waiting. */
+static bool states_law(const cd_low_rank *s, const cddp_grad_bucket *bucket)
 {
-    return s->tracer != NULL && s->settings.error_feedback;
+    return s->tracer != NULL && s->settings.error_feedback && cd_host_can_look(bucket->buffer.device);
 }
 
 void cd_low_rank_law_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket)
 {
     cd_host_sums in = {0.0, 0.0, 0};
-    if (!states_law(s)) return;
+    if (!states_law(s, bucket)) return;
     cd_host_add(&in, &bucket->buffer);
     add_errors(s, bucket, &in);
     job->law_right = in.sum;
@@ -60,7 +61,7 @@ void cd_low_rank_law_begin(const cd_low_rank *s, cd_low_rank_job *job, const cdd
 void cd_low_rank_law_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket)
 {
     cd_host_sums owed = {0.0, 0.0, 0}, out = {0.0, 0.0, 0};
-    if (!states_law(s) || !isfinite(job->law_right)) return; /* an overflow is I-RANGE's */
+    if (!states_law(s, bucket) || !isfinite(job->law_right)) return; /* an overflow is I-RANGE's */
     add_errors(s, bucket, &owed);
     cd_host_add(&out, &bucket->buffer);
     double unit = cd_host_unit(bucket->buffer.dtype), least = cd_host_least(bucket->buffer.dtype);
@@ -74,7 +75,7 @@ void cd_low_rank_law_end(const cd_low_rank *s, const cd_low_rank_job *job, const
 
 static bool states_projection(const cd_low_rank *s, const cd_low_rank_job *job)
 {
-    return s->tracer != NULL && job->matrix_count > 0 && !(s->settings.epsilon > 0);
+    return s->tracer != NULL && job->matrix_count > 0 && !(s->settings.epsilon > 0) && cd_host_can_look(job->p.device);
 }
 
 typedef struct along {

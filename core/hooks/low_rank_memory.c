@@ -12,29 +12,19 @@
 #include <string.h>
 
 /* Memory of at least numel elements like `like`, as a flat view of exactly numel. */
-static cddp_status flat_reserve(const cd_low_rank *s, const cddp_tensor *like, int64_t numel, cddp_tensor *flat, int64_t *capacity,
-                                cddp_error *err)
+static cddp_status flat_reserve(const cddp_tensor *like, int64_t numel, cddp_tensor *flat, int64_t *capacity, cddp_error *err)
 {
-    const cddp_device *d = like->device;
-    if (*capacity > 0 && (flat->dtype != like->dtype || *capacity < numel)) {
-        d->release(d, flat->dtype, *capacity, flat->storage);
-        *capacity = 0;
-    }
-    if (*capacity == 0) {
-        int64_t wanted = numel > 0 ? numel : 1;
-        void *storage = NULL;
-        CD_TRY(d->allocate(d, like->dtype, wanted, &storage, err));
-        flat->storage = storage;
-        *capacity = wanted;
-    }
-    (void)s;
-    *flat = cddp_tensor_of(d, flat->storage, 0, like->dtype, &numel, 1);
-    return CDDP_OK;
+    cd_flat f = {*flat, *capacity};
+    cddp_status status = cd_flat_reserve(&f, like->device, like->dtype, numel, err);
+    *flat = f.tensor;
+    *capacity = f.capacity;
+    return status;
 }
 
 static void flat_release(cddp_tensor *flat, int64_t *capacity)
 {
-    if (*capacity > 0) flat->device->release(flat->device, flat->dtype, *capacity, flat->storage);
+    cd_flat f = {*flat, *capacity};
+    cd_flat_release(&f);
     *capacity = 0;
 }
 
@@ -69,6 +59,7 @@ void cd_low_rank_destroy(void *self)
     cd_release(s->allocator, s->slots, s->slot_capacity * sizeof *s->slots);
     cd_release(s->allocator, s->jobs, s->job_capacity * sizeof *s->jobs);
     cd_release(s->allocator, s->basis, s->basis_capacity * sizeof *s->basis);
+    cd_host_memory_release(s->allocator, &s->staging);
     cd_release(s->allocator, s, sizeof *s);
 }
 
@@ -82,14 +73,29 @@ cddp_status cd_low_rank_slots_reserve(cd_low_rank *s, size_t count, cddp_error *
     return CDDP_OK;
 }
 
+/* A loaded state is in host memory, until the gradient shows where it belongs. */
+static cddp_status slot_move(cd_low_rank_slot *slot, const cddp_tensor *gradient, cddp_error *err)
+{
+    cddp_tensor moved = {0};
+    int64_t numel = cddp_tensor_numel(gradient), capacity = 0, loaded = error_capacity(slot);
+    CD_TRY(flat_reserve(gradient, numel, &moved, &capacity, err));
+    cddp_status status = gradient->device->write(&moved, slot->error.storage, (size_t)numel * cddp_dtype_bytes(moved.dtype), err);
+    flat_release(status == CDDP_OK ? &slot->error : &moved, status == CDDP_OK ? &loaded : &capacity);
+    if (status == CDDP_OK) slot->error = moved;
+    return status;
+}
+
 cddp_status cd_low_rank_slot_find(cd_low_rank *s, uint32_t parameter, const cddp_tensor *gradient, cd_low_rank_slot **found, cddp_error *err)
 {
     CD_TRY(cd_low_rank_slots_reserve(s, (size_t)parameter + 1, err));
     cd_low_rank_slot *slot = &s->slots[parameter];
     int64_t numel = cddp_tensor_numel(gradient), capacity = 0;
     if (slot->error.device == NULL) {
-        CD_TRY(flat_reserve(s, gradient, numel, &slot->error, &capacity, err));
+        CD_TRY(flat_reserve(gradient, numel, &slot->error, &capacity, err));
         CD_TRY(gradient->device->fill(&slot->error, 0.0, NULL, err));
+    } else if (slot->loaded && cd_host_is_away(gradient->device) && slot->error.dtype == gradient->dtype &&
+               cddp_tensor_numel(&slot->error) == numel) {
+        CD_TRY(slot_move(slot, gradient, err));
     } else if (cddp_tensor_numel(&slot->error) != numel || slot->error.dtype != gradient->dtype) {
         return cd_fail(err, CDDP_E_MISMATCH, "%s: the %s state of parameter %u is for %lld elements of %s, its gradient has %lld of %s",
                        s->name, slot->loaded ? "loaded" : "kept", parameter, (long long)cddp_tensor_numel(&slot->error),
@@ -100,11 +106,11 @@ cddp_status cd_low_rank_slot_find(cd_low_rank *s, uint32_t parameter, const cddp
     return CDDP_OK;
 }
 
-cddp_status cd_low_rank_slot_keep_q(cd_low_rank *s, cd_low_rank_slot *slot, const cddp_tensor *q, int64_t rank, cddp_error *err)
+cddp_status cd_low_rank_slot_keep_q(cd_low_rank_slot *slot, const cddp_tensor *q, int64_t rank, cddp_error *err)
 {
     int64_t numel = cddp_tensor_numel(q);
     slot->q_numel = 0;
-    CD_TRY(flat_reserve(s, q, numel, &slot->q, &slot->q_capacity, err));
+    CD_TRY(flat_reserve(q, numel, &slot->q, &slot->q_capacity, err));
     CD_TRY(q->device->copy(&slot->q, q, NULL, err));
     slot->q_numel = numel;
     slot->q_rank = rank;
@@ -143,13 +149,13 @@ cddp_status cd_low_rank_job_find(cd_low_rank *s, const cddp_grad_bucket *bucket,
 cddp_status cd_low_rank_job_reserve(cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket, cddp_error *err)
 {
     const cddp_tensor *like = &bucket->buffer;
-    CD_TRY(flat_reserve(s, like, job->p_numel, &job->p, &job->p_capacity, err));
-    CD_TRY(flat_reserve(s, like, job->q_numel, &job->q, &job->q_capacity, err));
+    CD_TRY(flat_reserve(like, job->p_numel, &job->p, &job->p_capacity, err));
+    CD_TRY(flat_reserve(like, job->q_numel, &job->q, &job->q_capacity, err));
     if (s->batched) {
         int64_t side = job->matrices[0].rows;
-        CD_TRY(flat_reserve(s, like, side * side, &job->square, &job->square_capacity, err));
+        CD_TRY(flat_reserve(like, side * side, &job->square, &job->square_capacity, err));
     } else {
-        CD_TRY(flat_reserve(s, like, job->rest_numel, &job->uncompressed, &job->rest_capacity, err));
+        CD_TRY(flat_reserve(like, job->rest_numel, &job->uncompressed, &job->rest_capacity, err));
     }
     for (uint32_t i = 0; i < job->matrix_count; i++) CD_TRY(cd_low_rank_slots_reserve(s, (size_t)job->matrices[i].parameter + 1, err));
     return CDDP_OK;

@@ -3,6 +3,7 @@
 ** low_rank_basis.c (random factors, Gram-Schmidt), low_rank_law.c (nothing is lost, and what is sent is a projection), low_rank_state.c (save and load). */
 #pragma once
 #include "core/base/prng.h"
+#include "core/hooks/host.h"
 #include "core/hooks/low_rank.h"
 #include "core/hooks/option.h"
 
@@ -66,19 +67,21 @@ struct cd_low_rank {
     size_t job_count, job_capacity;
     double *basis; /* (basis_capacity) host scratch of Gram-Schmidt */
     size_t basis_capacity;
+    cd_host_memory staging; /* what is on its way to a device */
 };
 
 /* Makes the slot's error (zeros) when it is not there; refuses one that was saved for another size. */
 cddp_status cd_low_rank_slot_find(cd_low_rank *s, uint32_t parameter, const cddp_tensor *gradient, cd_low_rank_slot **slot, cddp_error *err);
 cddp_status cd_low_rank_slots_reserve(cd_low_rank *s, size_t count, cddp_error *err);
-cddp_status cd_low_rank_slot_keep_q(cd_low_rank *s, cd_low_rank_slot *slot, const cddp_tensor *q, int64_t rank, cddp_error *err);
+cddp_status cd_low_rank_slot_keep_q(cd_low_rank_slot *slot, const cddp_tensor *q, int64_t rank, cddp_error *err);
 cddp_status cd_low_rank_job_find(cd_low_rank *s, const cddp_grad_bucket *bucket, cd_low_rank_job **job, cddp_error *err);
 cddp_status cd_low_rank_job_reserve(cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket, cddp_error *err);
 
 /* q is (rows, rank): independent standard normals, drawn row by row. */
 cddp_status cd_low_rank_fill_normal(cd_low_rank *s, const cddp_tensor *q, cd_prng *prng, cddp_error *err);
-/* Orthonormal columns by modified Gram-Schmidt in f64, each sum over rows 0, 1, 2, …; a column that depends on
-** the ones before it becomes zero. */
+/* Copies contiguous numbers of the host or of the same device. */
+cddp_status cd_low_rank_bring(cd_low_rank *s, const cddp_tensor *to, const cddp_tensor *from, cddp_error *err);
+/* As cddp_device.orthonormalize says. */
 cddp_status cd_low_rank_orthogonalize(cd_low_rank *s, const cddp_tensor *matrix, cddp_error *err);
 
 /* A matrix of the bucket (rows, columns), and its factors (rows, rank) and (columns, rank). */

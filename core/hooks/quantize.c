@@ -17,7 +17,6 @@
 #include "core/hooks/host.h"
 #include "core/hooks/option.h"
 
-#include <float.h>
 #include <math.h>
 
 typedef struct settings {
@@ -28,11 +27,11 @@ static const cd_option channel_options[] = {
     {"bucket_size", CD_OPTION_COUNT, offsetof(settings, bucket_size), 1, 1e9, NULL},
 };
 
-/* Work memory of one bucket between its stages. */
+/* Work memory of one bucket between its stages, where the bucket lives. */
 typedef struct job {
-    cd_host_memory values;           /* (rows · length) f32, then the sum */
-    cd_host_memory rows, all_rows;   /* (rows), (W · rows) cd_quantizer */
-    cd_host_memory codes, all_codes; /* (rows · length), (W · rows · length) */
+    cd_flat values;           /* (rows · length) f32, then the sum */
+    cd_flat rows, all_rows;   /* (rows), (W · rows) cd_quantizer, as f32 */
+    cd_flat codes, all_codes; /* (rows · length), (W · rows · length) */
     int64_t row_count, length;
 } job;
 
@@ -51,29 +50,9 @@ typedef struct quantize {
 
 cd_quantizer cd_quantizer_observe(const float *values, int64_t count)
 {
-    float least = 0.0f, most = 0.0f;
-    for (int64_t i = 0; i < count; i++) {
-        if (!isfinite(values[i])) return (cd_quantizer){NAN, 0.0f};
-        if (values[i] < least) least = values[i];
-        if (values[i] > most) most = values[i];
-    }
-    if (!isfinite(most - least)) return (cd_quantizer){NAN, 0.0f};
-    float scale = (most - least) / 255.0f;
-    if (scale < FLT_EPSILON) scale = FLT_EPSILON; /* the observer's own floor */
-    float zero = -nearbyintf(least / scale);
-    return (cd_quantizer){scale, zero < 0.0f ? 0.0f : zero > 255.0f ? 255.0f : zero};
-}
-
-uint8_t cd_quantizer_encode(cd_quantizer q, float value)
-{
-    if (isnan(q.scale)) return 0;
-    float code = nearbyintf(value * (1.0f / q.scale)) + q.zero_point;
-    return code < 0.0f ? 0 : code > 255.0f ? 255 : (uint8_t)code;
-}
-
-float cd_quantizer_decode(cd_quantizer q, uint8_t code)
-{
-    return q.scale * ((float)code - q.zero_point);
+    cd_quantizer_range range = {0.0f, 0.0f};
+    for (int64_t i = 0; i < count; i++) range = cd_quantizer_see(range, values[i]);
+    return cd_quantizer_of(range);
 }
 
 /* ---- life ---- */
@@ -100,8 +79,8 @@ void cd_quantize_destroy(void *self)
     if (q == NULL) return;
     for (size_t i = 0; i < q->job_count; i++) {
         job *j = &q->jobs[i];
-        cd_host_memory *blocks[] = {&j->values, &j->rows, &j->all_rows, &j->codes, &j->all_codes};
-        for (size_t b = 0; b < 5; b++) cd_host_memory_release(q->allocator, blocks[b]);
+        cd_flat *flats[] = {&j->values, &j->rows, &j->all_rows, &j->codes, &j->all_codes};
+        for (size_t f = 0; f < 5; f++) cd_flat_release(flats[f]);
     }
     cd_release(q->allocator, q->jobs, q->job_capacity * sizeof *q->jobs);
     cd_release(q->allocator, q, sizeof *q);
@@ -121,26 +100,27 @@ static cddp_status find_job(quantize *q, const cddp_grad_bucket *bucket, job **f
     return CDDP_OK;
 }
 
-static cddp_status reserve(quantize *q, job *j, int64_t numel, cddp_error *err)
+static cddp_status reserve(const quantize *q, job *j, const cddp_grad_bucket *bucket, cddp_error *err)
 {
-    int64_t size = (int64_t)q->settings.bucket_size;
+    const cddp_device *d = bucket->buffer.device;
+    int64_t numel = cddp_tensor_numel(&bucket->buffer), size = (int64_t)q->settings.bucket_size, w = q->world_size;
     j->length = q->per_channel ? size : numel;
     j->row_count = q->per_channel ? numel / size + 1 : 1;
-    size_t rows = (size_t)j->row_count, codes = rows * (size_t)j->length, w = q->world_size;
-    CD_TRY(cd_host_memory_reserve(q->allocator, &j->values, codes * sizeof(float), err));
-    CD_TRY(cd_host_memory_reserve(q->allocator, &j->rows, rows * sizeof(cd_quantizer), err));
-    CD_TRY(cd_host_memory_reserve(q->allocator, &j->all_rows, w * rows * sizeof(cd_quantizer), err));
-    CD_TRY(cd_host_memory_reserve(q->allocator, &j->codes, codes, err));
-    CD_TRY(cd_host_memory_reserve(q->allocator, &j->all_codes, w * codes, err));
+    int64_t rows = 2 * j->row_count, codes = j->row_count * j->length;
+    CD_TRY(cd_flat_reserve(&j->values, d, CDDP_F32, codes, err));
+    CD_TRY(cd_flat_reserve(&j->rows, d, CDDP_F32, rows, err));
+    CD_TRY(cd_flat_reserve(&j->all_rows, d, CDDP_F32, w * rows, err));
+    CD_TRY(cd_flat_reserve(&j->codes, d, CDDP_U8, codes, err));
+    CD_TRY(cd_flat_reserve(&j->all_codes, d, CDDP_U8, w * codes, err));
     return CDDP_OK;
 }
 
 /* Codes of every row; *excess is the largest |x - decoded x| - scale/2, which must not be above rounding. */
 static void encode_rows(const job *j, double *excess, double *slack)
 {
-    const float *values = j->values.block;
-    cd_quantizer *rows = j->rows.block;
-    uint8_t *codes = j->codes.block;
+    const float *values = j->values.tensor.storage;
+    cd_quantizer *rows = j->rows.tensor.storage;
+    uint8_t *codes = j->codes.tensor.storage;
     *excess = *slack = 0.0;
     for (int64_t r = 0; r < j->row_count; r++) {
         const float *row = values + r * j->length;
@@ -171,24 +151,56 @@ static cddp_status gather(cddp_future *future, const cddp_grad_bucket *bucket, c
     return CDDP_OK;
 }
 
+/* rows of length codes, `parts` times. */
+static cddp_tensor shaped(const cddp_tensor *flat, int64_t parts, int64_t rows, int64_t length)
+{
+    int64_t sizes[3] = {parts, rows, length};
+    bool is_one = parts < 0;
+    return cddp_tensor_of(flat->device, flat->storage, 0, flat->dtype, is_one ? sizes + 1 : sizes, is_one ? 2 : 3);
+}
+
+static cddp_status encode(const quantize *q, const job *j, const cddp_grad_bucket *bucket, cddp_error *err)
+{
+    const cddp_device *d = bucket->buffer.device;
+    double excess, slack;
+    if (cd_host_is_away(d)) {
+        cddp_tensor codes = shaped(&j->codes.tensor, -1, j->row_count, j->length), rows = shaped(&j->rows.tensor, -1, j->row_count, 2);
+        cddp_tensor values = shaped(&j->values.tensor, -1, j->row_count, j->length);
+        return d->quantize(&codes, &rows, &values, NULL, err);
+    }
+    encode_rows(j, &excess, &slack);
+    state_law(q, bucket, excess, slack);
+    return CDDP_OK;
+}
+
+static cddp_status add_up(const quantize *q, const job *j, const cddp_tensor *sum, cddp_error *err)
+{
+    int64_t w = q->world_size, codes = j->row_count * j->length, numel = cddp_tensor_numel(sum);
+    if (cd_host_is_away(sum->device)) {
+        cddp_tensor all = shaped(&j->all_codes.tensor, w, j->row_count, j->length), rows = shaped(&j->all_rows.tensor, w, j->row_count, 2);
+        return sum->device->dequantize_sum(sum, &all, &rows, NULL, err);
+    }
+    const cd_quantizer *rows = j->all_rows.tensor.storage;
+    const uint8_t *all = j->all_codes.tensor.storage;
+    float *to = sum->storage;
+    for (int64_t i = 0; i < numel; i++) {
+        int64_t row = i / j->length;
+        to[i] = 0.0f;
+        for (int64_t r = 0; r < w; r++) /* ranks in order */
+            to[i] += cd_quantizer_decode(rows[r * j->row_count + row], all[r * codes + i]);
+    }
+    return CDDP_OK;
+}
+
 static cddp_status decode(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
 {
     quantize *q = self;
     job *j = NULL;
     CD_TRY(find_job(q, bucket, &j, err));
-    int64_t numel = cddp_tensor_numel(&bucket->buffer), codes = j->row_count * j->length;
-    const cd_quantizer *rows = j->all_rows.block;
-    const uint8_t *all = j->all_codes.block;
-    float *sum = j->values.block;
-    for (int64_t i = 0; i < numel; i++) {
-        int64_t row = i / j->length;
-        sum[i] = 0.0f;
-        for (uint32_t r = 0; r < q->world_size; r++) /* ranks in order */
-            sum[i] += cd_quantizer_decode(rows[(int64_t)r * j->row_count + row], all[(int64_t)r * codes + i]);
-    }
-    cddp_tensor flat = cd_host_memory_tensor(&j->values, CDDP_F32, numel);
-    CD_TRY(flat.device->divide(&flat, &flat, q->world_size, NULL, err));
-    CD_TRY(bucket->buffer.device->copy(&bucket->buffer, &flat, NULL, err));
+    cddp_tensor sum = cddp_tensor_slice(&j->values.tensor, 0, cddp_tensor_numel(&bucket->buffer));
+    CD_TRY(add_up(q, j, &sum, err));
+    CD_TRY(sum.device->divide(&sum, &sum, q->world_size, NULL, err));
+    CD_TRY(bucket->buffer.device->copy(&bucket->buffer, &sum, NULL, err));
     future->result = bucket->buffer;
     return CDDP_OK;
 }
@@ -197,21 +209,17 @@ cddp_status cd_quantize_run(void *self, cddp_grad_bucket *bucket, cddp_group *gr
 {
     quantize *q = self;
     job *j = NULL;
-    double excess, slack;
-    CD_TRY(cd_host_refuse(bucket, q->name, err));
-    int64_t numel = cddp_tensor_numel(&bucket->buffer);
+    const cddp_device *d = bucket->buffer.device;
+    bool can = CD_DEVICE_HAS(d, quantize) && CD_DEVICE_HAS(d, dequantize_sum);
+    CD_TRY(cd_host_refuse(bucket, q->name, can ? NULL : "quantize", err));
     CD_TRY(find_job(q, bucket, &j, err));
-    CD_TRY(reserve(q, j, numel, err));
-    int64_t codes = j->row_count * j->length, w = q->world_size;
-    cddp_tensor values = cd_host_memory_tensor(&j->values, CDDP_F32, codes), head = cddp_tensor_slice(&values, 0, numel);
-    CD_TRY(values.device->fill(&values, 0.0, NULL, err));
-    CD_TRY(values.device->copy(&head, &bucket->buffer, NULL, err));
-    encode_rows(j, &excess, &slack);
-    state_law(q, bucket, excess, slack);
-    cddp_tensor rows = cd_host_memory_tensor(&j->rows, CDDP_F32, 2 * j->row_count), all_rows = cd_host_memory_tensor(&j->all_rows, CDDP_F32, 2 * w * j->row_count);
-    cddp_tensor own = cd_host_memory_tensor(&j->codes, CDDP_U8, codes), all = cd_host_memory_tensor(&j->all_codes, CDDP_U8, w * codes);
-    CD_TRY(gather(future, bucket, &rows, &all_rows, group, err));
-    CD_TRY(gather(future, bucket, &own, &all, group, err));
+    CD_TRY(reserve(q, j, bucket, err));
+    cddp_tensor head = cddp_tensor_slice(&j->values.tensor, 0, cddp_tensor_numel(&bucket->buffer));
+    CD_TRY(d->fill(&j->values.tensor, 0.0, NULL, err));
+    CD_TRY(d->copy(&head, &bucket->buffer, NULL, err));
+    CD_TRY(encode(q, j, bucket, err));
+    CD_TRY(gather(future, bucket, &j->rows.tensor, &j->all_rows.tensor, group, err));
+    CD_TRY(gather(future, bucket, &j->codes.tensor, &j->all_codes.tensor, group, err));
     future->next = decode;
     return CDDP_OK;
 }

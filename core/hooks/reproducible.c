@@ -14,6 +14,9 @@
 ** instead of in `.grad`, where each addition rounds. With average_contributions N counts them over all ranks, so that
 ** W ranks with k samples each get the bits of one process with W·k samples.
 **
+** Where numbers are in memory of a device's own they pass through the host, which waits for them: how many bins travel
+** depends on the numbers of all ranks, so somebody has to see the span before the second collective can be posted.
+**
 ** Invariants:
 **   X1  between two buckets' runs a parameter's bins are empty, or hold what was accumulated since its last run;
 **   X2  the count belongs to the window: it restarts with the first backward after a run, and a rank that has none
@@ -40,6 +43,7 @@ typedef struct job {
     message *message; /* at a fixed place while works run */
     cd_bins_span span;
     cd_host_memory rows;
+    cd_host_memory copy; /* of the bucket, where the host cannot look at it */
 } job;
 
 typedef struct reproducible {
@@ -53,6 +57,7 @@ typedef struct reproducible {
     size_t job_count, job_capacity;
     cd_bins *bins; /* (bin_count) by variable, where the reducer accumulates here */
     size_t bin_count, bin_capacity;
+    cd_host_memory copy; /* of a gradient, where the host cannot look at it */
 } reproducible;
 
 static void destroy(void *self)
@@ -62,8 +67,10 @@ static void destroy(void *self)
     for (size_t i = 0; i < p->job_count; i++) {
         cd_release(p->allocator, p->jobs[i].message, sizeof *p->jobs[i].message);
         cd_host_memory_release(p->allocator, &p->jobs[i].rows);
+        cd_host_memory_release(p->allocator, &p->jobs[i].copy);
     }
     for (size_t i = 0; i < p->bin_count; i++) cd_bins_fini(&p->bins[i]);
+    cd_host_memory_release(p->allocator, &p->copy);
     cd_release(p->allocator, p->jobs, p->job_capacity * sizeof *p->jobs);
     cd_release(p->allocator, p->bins, p->bin_capacity * sizeof *p->bins);
     cd_release(p->allocator, p, sizeof *p);
@@ -128,9 +135,23 @@ static cddp_status find_bins(reproducible *p, uint32_t variable, const cddp_tens
     return CDDP_OK;
 }
 
-static const void *elements(const cddp_tensor *flat)
+static size_t bytes_of(const cddp_tensor *flat)
 {
-    return (const char *)flat->storage + (size_t)flat->offset * cddp_dtype_bytes(flat->dtype);
+    return (size_t)cddp_tensor_numel(flat) * cddp_dtype_bytes(flat->dtype);
+}
+
+/* Where the host sees the numbers: in the storage, or in the copy that `look` made. */
+static void *elements(const cddp_tensor *flat, const cd_host_memory *copy)
+{
+    if (cd_host_is_away(flat->device)) return copy->block;
+    return (char *)flat->storage + (size_t)flat->offset * cddp_dtype_bytes(flat->dtype);
+}
+
+static cddp_status look(const reproducible *p, const cddp_tensor *flat, cd_host_memory *copy, cddp_error *err)
+{
+    if (!cd_host_is_away(flat->device)) return CDDP_OK;
+    CD_TRY(cd_host_memory_reserve(p->allocator, copy, bytes_of(flat), err));
+    return flat->device->read(flat, copy->block, bytes_of(flat), err);
 }
 
 static cddp_status accumulate(void *self, uint32_t variable, const cddp_tensor *gradient, cddp_error *err)
@@ -138,9 +159,10 @@ static cddp_status accumulate(void *self, uint32_t variable, const cddp_tensor *
     reproducible *p = self;
     cd_bins *b = NULL;
     const cddp_grad_bucket alone = {.buffer = *gradient, .index = variable};
-    CD_TRY(cd_host_refuse(&alone, "reproducible", err));
+    CD_TRY(cd_host_refuse(&alone, "reproducible", NULL, err));
     CD_TRY(find_bins(p, variable, gradient, &b, err));
-    return cd_bins_add(b, elements(gradient), err);
+    CD_TRY(look(p, gradient, &p->copy, err));
+    return cd_bins_add(b, elements(gradient, &p->copy), err);
 }
 
 /* ---- stages ---- */
@@ -176,12 +198,12 @@ static void widen(cd_bins_span *all, const cd_bins_span *one)
     if (one->last > all->last) all->last = one->last;
 }
 
-static cd_bins_span local_span(const reproducible *p, const cddp_grad_bucket *bucket)
+static cd_bins_span local_span(const reproducible *p, const job *j, const cddp_grad_bucket *bucket)
 {
     cd_bins_span all = {.first = NO_BIN, .last = -NO_BIN};
     if (!p->accumulates) {
         cd_bins_span one =
-            cd_bins_span_of(bucket->buffer.dtype, elements(&bucket->buffer), cddp_tensor_numel(&bucket->buffer));
+            cd_bins_span_of(bucket->buffer.dtype, elements(&bucket->buffer, &j->copy), cddp_tensor_numel(&bucket->buffer));
         widen(&all, &one);
         return all;
     }
@@ -238,9 +260,9 @@ static cddp_status decode(void *self, cddp_grad_bucket *bucket, cddp_future *fut
                        "comm hook reproducible: %lld contributions; at most 4294967295 can be averaged",
                        (long long)divisor);
     if (divisor < 1) divisor = 1; /* nobody brought anything: zeros */
-    cd_bins_decode(flat->dtype, j->rows.block, cddp_tensor_numel(flat), &j->span, (uint32_t)divisor,
-                   (char *)flat->storage + (size_t)flat->offset * cddp_dtype_bytes(flat->dtype),
+    cd_bins_decode(flat->dtype, j->rows.block, cddp_tensor_numel(flat), &j->span, (uint32_t)divisor, elements(flat, &j->copy),
                    cddp_tensor_numel(flat));
+    if (cd_host_is_away(flat->device)) CD_TRY(flat->device->write(flat, j->copy.block, bytes_of(flat), err));
     future->result = *flat;
     return CDDP_OK;
 }
@@ -259,7 +281,7 @@ static cddp_status encode(void *self, cddp_grad_bucket *bucket, cddp_future *fut
     if (p->accumulates)
         encode_parameters(p, bucket, &j->span, j->rows.block, numel);
     else
-        cd_bins_encode_values(bucket->buffer.dtype, elements(&bucket->buffer), numel, &j->span, j->rows.block, numel);
+        cd_bins_encode_values(bucket->buffer.dtype, elements(&bucket->buffer, &j->copy), numel, &j->span, j->rows.block, numel);
     cddp_tensor rows = cd_host_memory_tensor(&j->rows, CDDP_I32, row_count * numel);
     CD_TRY(post(bucket, &rows, CDDP_RED_SUM, (cddp_group *)(uintptr_t)future->scratch[0], future, err));
     future->next = decode;
@@ -270,10 +292,11 @@ static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, 
 {
     reproducible *p = self;
     job *j = NULL;
-    CD_TRY(cd_host_refuse(bucket, "reproducible", err));
+    CD_TRY(cd_host_refuse(bucket, "reproducible", NULL, err));
     CD_TRY(find_job(p, bucket, &j, err));
+    CD_TRY(look(p, &bucket->buffer, &j->copy, err));
     if (p->has_run && bucket->index <= p->last_index) p->backwards = 0; /* X2 */
-    cd_bins_span span = local_span(p, bucket);
+    cd_bins_span span = local_span(p, j, bucket);
     *j->message = (message){{-span.first, span.last, span.special}, p->backwards};
     p->has_run = true;
     p->last_index = bucket->index;

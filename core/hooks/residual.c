@@ -5,8 +5,6 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 
-#include <string.h>
-
 #define SLOTS_MAX (UINT64_C(1) << 24)
 #define NUMEL_MAX (INT64_C(1) << 40)
 
@@ -17,7 +15,7 @@ void cd_residual_init(cd_residual *r, const cddp_allocator *allocator, const cha
 
 void cd_residual_fini(cd_residual *r)
 {
-    for (size_t i = 0; i < r->slot_count; i++) cd_host_memory_release(r->allocator, &r->slots[i].owed);
+    for (size_t i = 0; i < r->slot_count; i++) cd_flat_release(&r->slots[i].owed);
     cd_release(r->allocator, r->slots, r->slot_capacity * sizeof *r->slots);
     cd_residual_init(r, r->allocator, r->name);
 }
@@ -31,6 +29,16 @@ static cddp_status reserve(cd_residual *r, size_t count, cddp_error *err)
     return CDDP_OK;
 }
 
+static cddp_status slot_move(cd_residual_slot *slot, const cddp_device *d, cddp_error *err)
+{
+    cd_flat moved = {.capacity = 0};
+    CD_TRY(cd_flat_reserve(&moved, d, slot->dtype, slot->numel, err));
+    cddp_status status = d->write(&moved.tensor, slot->owed.tensor.storage, (size_t)slot->numel * cddp_dtype_bytes(slot->dtype), err);
+    cd_flat_release(status == CDDP_OK ? &slot->owed : &moved);
+    if (status == CDDP_OK) slot->owed = moved;
+    return status;
+}
+
 static cddp_status find(cd_residual *r, const cddp_grad_bucket *bucket, uint32_t k, cd_residual_slot **found, cddp_error *err)
 {
     uint32_t parameter = bucket->parameter_ids[k];
@@ -39,21 +47,18 @@ static cddp_status find(cd_residual *r, const cddp_grad_bucket *bucket, uint32_t
     CD_TRY(reserve(r, (size_t)parameter + 1, err));
     cd_residual_slot *slot = &r->slots[parameter];
     if (slot->numel < 0) {
-        CD_TRY(cd_host_memory_reserve(r->allocator, &slot->owed, (size_t)numel * cddp_dtype_bytes(dtype), err));
-        memset(slot->owed.block, 0, slot->owed.bytes);
+        CD_TRY(cd_flat_reserve(&slot->owed, bucket->buffer.device, dtype, numel, err));
+        CD_TRY(bucket->buffer.device->fill(&slot->owed.tensor, 0.0, NULL, err));
         slot->numel = numel;
         slot->dtype = dtype;
     }
     if (slot->numel != numel || slot->dtype != dtype)
         return cd_fail(err, CDDP_E_MISMATCH, "comm hook %s: its state of parameter %u is for %lld elements of %s, the gradient has %lld of %s",
                        r->name, parameter, (long long)slot->numel, cddp_dtype_name(slot->dtype), (long long)numel, cddp_dtype_name(dtype));
+    if (slot->owed.tensor.device != bucket->buffer.device && cd_host_is_away(bucket->buffer.device))
+        CD_TRY(slot_move(slot, bucket->buffer.device, err));
     *found = slot;
     return CDDP_OK;
-}
-
-static cddp_tensor owed_of(const cd_residual_slot *slot)
-{
-    return cd_host_memory_tensor(&slot->owed, slot->dtype, slot->numel);
 }
 
 cddp_status cd_residual_add(cd_residual *r, const cddp_grad_bucket *bucket, cddp_error *err)
@@ -61,8 +66,8 @@ cddp_status cd_residual_add(cd_residual *r, const cddp_grad_bucket *bucket, cddp
     for (uint32_t k = 0; k < bucket->parameter_count; k++) {
         cd_residual_slot *slot = NULL;
         CD_TRY(find(r, bucket, k, &slot, err));
-        cddp_tensor g = cddp_tensor_slice(&bucket->buffer, bucket->offsets[k], bucket->lengths[k]), owed = owed_of(slot);
-        CD_TRY(g.device->reduce(CDDP_RED_SUM, &g, &owed, NULL, err));
+        cddp_tensor g = cddp_tensor_slice(&bucket->buffer, bucket->offsets[k], bucket->lengths[k]);
+        CD_TRY(g.device->reduce(CDDP_RED_SUM, &g, &slot->owed.tensor, NULL, err));
     }
     return CDDP_OK;
 }
@@ -72,8 +77,8 @@ cddp_status cd_residual_keep(cd_residual *r, const cddp_grad_bucket *bucket, cdd
     for (uint32_t k = 0; k < bucket->parameter_count; k++) {
         cd_residual_slot *slot = NULL;
         CD_TRY(find(r, bucket, k, &slot, err));
-        cddp_tensor g = cddp_tensor_slice(&bucket->buffer, bucket->offsets[k], bucket->lengths[k]), owed = owed_of(slot);
-        CD_TRY(g.device->copy(&owed, &g, NULL, err));
+        cddp_tensor g = cddp_tensor_slice(&bucket->buffer, bucket->offsets[k], bucket->lengths[k]);
+        CD_TRY(g.device->copy(&slot->owed.tensor, &g, NULL, err));
     }
     return CDDP_OK;
 }
@@ -83,9 +88,20 @@ void cd_residual_sum(const cd_residual *r, const cddp_grad_bucket *bucket, cd_ho
     for (uint32_t k = 0; k < bucket->parameter_count; k++) {
         uint32_t parameter = bucket->parameter_ids[k];
         if (parameter >= r->slot_count || r->slots[parameter].numel < 0) continue;
-        cddp_tensor owed = owed_of(&r->slots[parameter]);
-        cd_host_add(sums, &owed);
+        cd_host_add(sums, &r->slots[parameter].owed.tensor);
     }
+}
+
+/* Through the host, whatever the device. */
+static cddp_status save_slot(const cd_residual *r, const cd_residual_slot *slot, const cddp_state_writer *writer, cddp_error *err)
+{
+    cd_host_memory host = {NULL, 0};
+    size_t bytes = (size_t)slot->numel * cddp_dtype_bytes(slot->dtype);
+    CD_TRY(cd_host_memory_reserve(r->allocator, &host, bytes, err));
+    cddp_status status = slot->owed.tensor.device->read(&slot->owed.tensor, host.block, bytes, err);
+    if (status == CDDP_OK) status = cd_state_put(writer, r->name, host.block, bytes, err);
+    cd_host_memory_release(r->allocator, &host);
+    return status;
 }
 
 cddp_status cd_residual_save(const cd_residual *r, const cddp_state_writer *writer, cddp_error *err)
@@ -96,8 +112,7 @@ cddp_status cd_residual_save(const cd_residual *r, const cddp_state_writer *writ
         const cd_residual_slot *slot = &r->slots[i];
         int64_t head[2] = {slot->numel, (int64_t)slot->dtype};
         CD_TRY(cd_state_put(writer, r->name, head, sizeof head, err));
-        if (slot->numel > 0)
-            CD_TRY(cd_state_put(writer, r->name, slot->owed.block, (size_t)slot->numel * cddp_dtype_bytes(slot->dtype), err));
+        if (slot->numel > 0) CD_TRY(save_slot(r, slot, writer, err));
     }
     return CDDP_OK;
 }
@@ -112,8 +127,8 @@ static cddp_status load_slot(cd_residual *r, const cddp_state_reader *reader, cd
     if (head[0] < 0 || head[0] > NUMEL_MAX || head[1] < 0 || head[1] >= CDDP_DTYPE_COUNT || !cddp_dtype_is_float((cddp_dtype)head[1]))
         return cd_fail(err, CDDP_E_CORRUPT, "comm hook %s: the saved state is damaged", r->name);
     size_t bytes = (size_t)head[0] * cddp_dtype_bytes((cddp_dtype)head[1]);
-    CD_TRY(cd_host_memory_reserve(r->allocator, &slot->owed, bytes, err));
-    CD_TRY(cd_state_get(reader, r->name, slot->owed.block, bytes, err));
+    CD_TRY(cd_flat_reserve(&slot->owed, cddp_device_cpu(), (cddp_dtype)head[1], head[0], err));
+    CD_TRY(cd_state_get(reader, r->name, slot->owed.tensor.storage, bytes, err));
     slot->numel = head[0];
     slot->dtype = (cddp_dtype)head[1];
     return CDDP_OK;

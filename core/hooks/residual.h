@@ -11,8 +11,8 @@
 #include "core/hooks/host.h"
 
 typedef struct cd_residual_slot {
-    cd_host_memory owed; /* (numel) of dtype */
-    int64_t numel;      /* -1: nothing yet */
+    cd_flat owed; /* (numel) where the gradient lives; a loaded one is on the host until a bucket shows where that is */
+    int64_t numel; /* -1: nothing yet */
     cddp_dtype dtype;
 } cd_residual_slot;
 
@@ -29,6 +29,7 @@ void cd_residual_fini(cd_residual *r);
 cddp_status cd_residual_add(cd_residual *r, const cddp_grad_bucket *bucket, cddp_error *err);
 /* What is owed from now on: the bucket as it is, once the caller has zeroed what it sends. */
 cddp_status cd_residual_keep(cd_residual *r, const cddp_grad_bucket *bucket, cddp_error *err);
+/* For a host that can look. */
 void cd_residual_sum(const cd_residual *r, const cddp_grad_bucket *bucket, cd_host_sums *sums);
 
 cddp_status cd_residual_save(const cd_residual *r, const cddp_state_writer *writer, cddp_error *err);

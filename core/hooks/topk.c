@@ -39,9 +39,9 @@ static const cd_option option_table[] = {
     {"error_feedback", CD_OPTION_FLAG, offsetof(settings, error_feedback), 0, 0, NULL},
 };
 
-/* Work memory of one bucket between its two stages. */
+/* Work memory of one bucket between its two stages, where the bucket lives. */
 typedef struct job {
-    cd_host_memory indices, values, all_indices, all_values; /* (k), (k), (W·k), (W·k) */
+    cd_flat indices, values, all_indices, all_values; /* (k), (k), (W·k), (W·k) */
     int64_t k;
 } job;
 
@@ -61,8 +61,8 @@ static void destroy(void *self)
     topk *t = self;
     if (t == NULL) return;
     for (size_t i = 0; i < t->job_count; i++) {
-        cd_host_memory *blocks[] = {&t->jobs[i].indices, &t->jobs[i].values, &t->jobs[i].all_indices, &t->jobs[i].all_values};
-        for (size_t b = 0; b < 4; b++) cd_host_memory_release(t->allocator, blocks[b]);
+        cd_flat *flats[] = {&t->jobs[i].indices, &t->jobs[i].values, &t->jobs[i].all_indices, &t->jobs[i].all_values};
+        for (size_t f = 0; f < 4; f++) cd_flat_release(flats[f]);
     }
     cd_release(t->allocator, t->jobs, t->job_capacity * sizeof *t->jobs);
     cd_host_memory_release(t->allocator, &t->heap);
@@ -167,36 +167,44 @@ static cddp_status find_job(topk *t, const cddp_grad_bucket *bucket, job **found
 
 static cddp_status reserve(topk *t, job *j, const cddp_grad_bucket *bucket, cddp_error *err)
 {
+    const cddp_device *d = bucket->buffer.device;
+    cddp_dtype dtype = bucket->buffer.dtype;
     int64_t numel = cddp_tensor_numel(&bucket->buffer);
-    size_t width = cddp_dtype_bytes(bucket->buffer.dtype);
     if (numel > INT32_MAX)
         return cd_fail(err, CDDP_E_LIMIT, "comm hook topk: bucket %u has %lld elements, at most %d can be indexed", bucket->index,
                        (long long)numel, INT32_MAX);
     j->k = count_of(t, numel);
-    size_t k = (size_t)j->k, all = k * t->world_size;
-    CD_TRY(cd_host_memory_reserve(t->allocator, &t->heap, k * sizeof(int32_t), err));
-    CD_TRY(cd_host_memory_reserve(t->allocator, &j->indices, k * sizeof(int32_t), err));
-    CD_TRY(cd_host_memory_reserve(t->allocator, &j->values, k * width, err));
-    CD_TRY(cd_host_memory_reserve(t->allocator, &j->all_indices, all * sizeof(int32_t), err));
-    CD_TRY(cd_host_memory_reserve(t->allocator, &j->all_values, all * width, err));
+    int64_t all = j->k * (int64_t)t->world_size;
+    if (!cd_host_is_away(d)) CD_TRY(cd_host_memory_reserve(t->allocator, &t->heap, (size_t)j->k * sizeof(int32_t), err));
+    CD_TRY(cd_flat_reserve(&j->indices, d, CDDP_I32, j->k, err));
+    CD_TRY(cd_flat_reserve(&j->values, d, dtype, j->k, err));
+    CD_TRY(cd_flat_reserve(&j->all_indices, d, CDDP_I32, all, err));
+    CD_TRY(cd_flat_reserve(&j->all_values, d, dtype, all, err));
     return CDDP_OK;
 }
 
 /* Moves the chosen elements out of the bucket; what stays there is what is owed (T2). */
 static void take_chosen(const job *j, const cddp_tensor *flat, cd_host_sums *sent)
 {
-    const int32_t *indices = j->indices.block;
-    cddp_tensor values = cd_host_memory_tensor(&j->values, flat->dtype, j->k);
+    const int32_t *indices = j->indices.tensor.storage;
     for (int64_t i = 0; i < j->k; i++) {
-        cd_host_set(&values, i, cd_host_get(flat, indices[i]));
+        cd_host_set(&j->values.tensor, i, cd_host_get(flat, indices[i]));
         cd_host_set(flat, indices[i], 0.0);
     }
-    cd_host_add(sent, &values);
+    cd_host_add(sent, &j->values.tensor);
+}
+
+static cddp_status take(const topk *t, const job *j, const cddp_tensor *flat, cd_host_sums *sent, cddp_error *err)
+{
+    if (cd_host_is_away(flat->device)) return flat->device->take_largest(flat, &j->indices.tensor, &j->values.tensor, NULL, err);
+    choose(flat, t->heap.block, j->k, j->indices.tensor.storage);
+    take_chosen(j, flat, sent);
+    return CDDP_OK;
 }
 
 static void state_law(const topk *t, const cddp_grad_bucket *bucket, const cd_host_sums *in, const cd_host_sums *out)
 {
-    if (t->tracer == NULL || !t->settings.error_feedback || !isfinite(in->sum)) return;
+    if (!t->settings.error_feedback || !isfinite(in->sum)) return;
     cd_host_sums after = *out;
     cd_residual_sum(&t->residual, bucket, &after);
     double sums = 0x1p-52 * (double)(in->count + after.count) * (in->magnitude + after.magnitude);
@@ -214,22 +222,31 @@ static cddp_status gather(cddp_future *future, const cddp_grad_bucket *bucket, c
     return CDDP_OK;
 }
 
+/* What one rank sent, in index order. */
+static cddp_status add_share(const job *j, const cddp_grad_bucket *bucket, uint32_t rank, cddp_error *err)
+{
+    const cddp_tensor *flat = &bucket->buffer;
+    int64_t numel = cddp_tensor_numel(flat), first = (int64_t)rank * j->k;
+    cddp_tensor at = cddp_tensor_slice(&j->all_indices.tensor, first, j->k), values = cddp_tensor_slice(&j->all_values.tensor, first, j->k);
+    if (cd_host_is_away(flat->device)) return flat->device->add_at(flat, &at, &values, NULL, err);
+    const int32_t *indices = (const int32_t *)at.storage + first;
+    for (int64_t i = 0; i < j->k; i++) {
+        if (indices[i] < 0 || indices[i] >= numel)
+            return cd_fail(err, CDDP_E_CORRUPT, "comm hook topk: rank %u sent index %d for bucket %u of %lld elements", rank, indices[i],
+                           bucket->index, (long long)numel);
+        cd_host_set(flat, indices[i], cd_host_get(flat, indices[i]) + cd_host_get(&values, i));
+    }
+    return CDDP_OK;
+}
+
 static cddp_status scatter(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
 {
     topk *t = self;
     job *j = NULL;
     CD_TRY(find_job(t, bucket, &j, err));
     const cddp_tensor *flat = &bucket->buffer;
-    int64_t numel = cddp_tensor_numel(flat), all = j->k * (int64_t)t->world_size;
-    const int32_t *indices = j->all_indices.block;
-    cddp_tensor values = cd_host_memory_tensor(&j->all_values, flat->dtype, all);
     CD_TRY(flat->device->fill(flat, 0.0, NULL, err));
-    for (int64_t i = 0; i < all; i++) { /* rank by rank, each in index order */
-        if (indices[i] < 0 || indices[i] >= numel)
-            return cd_fail(err, CDDP_E_CORRUPT, "comm hook topk: rank %lld sent index %d for bucket %u of %lld elements", (long long)(i / j->k),
-                           indices[i], bucket->index, (long long)numel);
-        cd_host_set(flat, indices[i], cd_host_get(flat, indices[i]) + cd_host_get(&values, i));
-    }
+    for (uint32_t r = 0; r < t->world_size; r++) CD_TRY(add_share(j, bucket, r, err));
     CD_TRY(flat->device->divide(flat, flat, t->world_size, NULL, err));
     future->result = *flat;
     return CDDP_OK;
@@ -240,24 +257,21 @@ static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, 
     topk *t = self;
     job *j = NULL;
     cd_host_sums in = {0.0, 0.0, 0}, sent = {0.0, 0.0, 0};
-    CD_TRY(cd_host_refuse(bucket, "topk", err));
+    const cddp_device *d = bucket->buffer.device;
+    bool can = CD_DEVICE_HAS(d, take_largest) && CD_DEVICE_HAS(d, add_at), states = t->tracer != NULL && cd_host_can_look(d);
+    CD_TRY(cd_host_refuse(bucket, "topk", can ? NULL : "take the largest elements", err));
     CD_TRY(find_job(t, bucket, &j, err));
     CD_TRY(reserve(t, j, bucket, err));
-    if (t->tracer != NULL) {
+    if (states) {
         cd_host_add(&in, &bucket->buffer);
         cd_residual_sum(&t->residual, bucket, &in);
     }
     if (t->settings.error_feedback) CD_TRY(cd_residual_add(&t->residual, bucket, err));
-    choose(&bucket->buffer, t->heap.block, j->k, j->indices.block);
-    take_chosen(j, &bucket->buffer, &sent);
+    CD_TRY(take(t, j, &bucket->buffer, &sent, err));
     if (t->settings.error_feedback) CD_TRY(cd_residual_keep(&t->residual, bucket, err));
-    state_law(t, bucket, &in, &sent);
-    int64_t all = j->k * (int64_t)t->world_size;
-    cddp_tensor indices = cd_host_memory_tensor(&j->indices, CDDP_I32, j->k), all_indices = cd_host_memory_tensor(&j->all_indices, CDDP_I32, all);
-    cddp_tensor values = cd_host_memory_tensor(&j->values, bucket->buffer.dtype, j->k);
-    cddp_tensor all_values = cd_host_memory_tensor(&j->all_values, bucket->buffer.dtype, all);
-    CD_TRY(gather(future, bucket, &indices, &all_indices, group, err));
-    CD_TRY(gather(future, bucket, &values, &all_values, group, err));
+    if (states) state_law(t, bucket, &in, &sent);
+    CD_TRY(gather(future, bucket, &j->indices.tensor, &j->all_indices.tensor, group, err));
+    CD_TRY(gather(future, bucket, &j->values.tensor, &j->all_values.tensor, group, err));
     future->next = scatter;
     return CDDP_OK;
 }

@@ -3,58 +3,35 @@
 ** PyTorch prefers for f32 where LAPACK is present; its bits depend on the library. */
 #include "core/tensor/linalg.h"
 
-#include "core/base/error.h"
-
 #include <math.h>
 
-static double element(const cddp_tensor *m, int64_t row, int64_t column)
+/* a and b are columns of one row-major matrix. */
+static double dot(const double *a, const double *b, int64_t rows, int64_t stride)
 {
-    int64_t at = m->offset + row * m->strides[0] + column * m->strides[1];
-    return m->dtype == CDDP_F64 ? ((const double *)m->storage)[at] : (double)((const float *)m->storage)[at];
-}
-
-static void set_element(const cddp_tensor *m, int64_t row, int64_t column, double value)
-{
-    int64_t at = m->offset + row * m->strides[0] + column * m->strides[1];
-    if (m->dtype == CDDP_F64)
-        ((double *)m->storage)[at] = value;
-    else
-        ((float *)m->storage)[at] = (float)value;
-}
-
-/* Rows 0, 1, 2, … in order. */
-static double product(const cddp_tensor *m, int64_t left, int64_t right)
-{
-    double sum = 0;
-    for (int64_t row = 0; row < m->sizes[0]; row++) sum += element(m, row, left) * element(m, row, right);
-    return sum;
-}
-
-static void normalize(const cddp_tensor *m, int64_t column, double epsilon)
-{
-    const double norm = sqrt(product(m, column, column)) + epsilon;
-    for (int64_t row = 0; row < m->sizes[0]; row++)
-        set_element(m, row, column, norm == 0 ? 0 : element(m, row, column) / norm);
-}
-
-static void subtract_projection(const cddp_tensor *m, int64_t column, int64_t from)
-{
-    const double size = product(m, column, from);
-    for (int64_t row = 0; row < m->sizes[0]; row++)
-        set_element(m, row, from, element(m, row, from) - size * element(m, row, column));
-}
-
-cddp_status cd_gram_schmidt(const cddp_tensor *matrix, double epsilon, cddp_error *err)
-{
-    CD_TRY(cd_view_check(matrix, "gram_schmidt", "matrix", err));
-    if ((matrix->device->flags & CDDP_DEVICE_HOST) == 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "gram_schmidt: device %s has no host storage", matrix->device->name);
-    if (matrix->dim_count != 2 || (matrix->dtype != CDDP_F32 && matrix->dtype != CDDP_F64))
-        return cd_fail(err, CDDP_E_ARG, "gram_schmidt: a %s tensor with %u dimensions, not an f32 or f64 matrix",
-                       cddp_dtype_name(matrix->dtype), matrix->dim_count);
-    for (int64_t column = 0; column < matrix->sizes[1]; column++) {
-        normalize(matrix, column, epsilon);
-        for (int64_t later = column + 1; later < matrix->sizes[1]; later++) subtract_projection(matrix, column, later);
+    double sum[4] = {0, 0, 0, 0}, lane[CD_ORTHONORMAL_LANES] = {0};
+    if (rows <= CD_ORTHONORMAL_LANES) {
+        for (int64_t i = 0; i < rows; i++) sum[i % 4] += a[i * stride] * b[i * stride];
+    } else {
+        for (int64_t i = 0; i < rows; i++) lane[i % CD_ORTHONORMAL_LANES] += a[i * stride] * b[i * stride];
+        for (int64_t l = 0; l < CD_ORTHONORMAL_LANES; l++) sum[l % 4] += lane[l];
     }
-    return CDDP_OK;
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+void cd_orthonormalize(double *b, int64_t rows, int64_t columns, double epsilon)
+{
+    for (int64_t j = 0; j < columns; j++) {
+        double before = sqrt(dot(b + j, b + j, rows, columns));
+        /* Twice, because one pass leaves what cancellation lost (Kahan: "twice is enough"). */
+        for (int pass = 0; pass < 2; pass++) {
+            for (int64_t k = 0; k < j; k++) {
+                double along = dot(b + k, b + j, rows, columns);
+                for (int64_t i = 0; i < rows; i++) b[i * columns + j] -= along * b[i * columns + k];
+            }
+        }
+        double length = sqrt(dot(b + j, b + j, rows, columns));
+        bool depends = length <= before * CD_ORTHONORMAL_DEPENDENT; /* false for NaN, which must stay visible */
+        double scale = depends ? 0.0 : 1.0 / (length + epsilon);
+        for (int64_t i = 0; i < rows; i++) b[i * columns + j] = depends ? 0.0 : b[i * columns + j] * scale;
+    }
 }

@@ -27,8 +27,9 @@ cd_isa cd_isa_best(void);             /* the fastest that it runs */
 /* allocator: for packing buffers; NULL is the heap. Fails only with CDDP_E_NOMEM. */
 cddp_status cd_matmul(const cd_matmul_args *args, cd_isa isa, const cddp_allocator *allocator, cddp_error *err);
 
-/* Makes the columns of a host matrix (rows, columns), f32 or f64, orthonormal in place, as PowerSGD does: column by
-** column, divide by its norm (+ epsilon), then subtract from every later column its projection. Norms and
-** products are summed in f64 over the rows in order; every stored number is rounded to the dtype. A column whose
-** norm is 0 becomes 0 when epsilon is 0. */
-cddp_status cd_gram_schmidt(const cddp_tensor *matrix, double epsilon, cddp_error *err);
+/* Makes the columns of a row-major matrix orthonormal as cddp_device.orthonormalize says. Order of its sums: row i is added to running sum
+** i mod 256, in order; then running sum l to sum l mod 4, in order; then (0 + 1) + (2 + 3). Up to 256 rows that is row i to sum i mod 4. */
+#define CD_ORTHONORMAL_LANES 256
+/* A column that is shorter than this part of its old length is what rounding left of the ones before it. */
+#define CD_ORTHONORMAL_DEPENDENT 1e-10
+void cd_orthonormalize(double *matrix, int64_t rows, int64_t columns, double epsilon);

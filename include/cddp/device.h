@@ -119,14 +119,33 @@ struct cddp_device {
     cddp_status (*mark_wait)(const cddp_device *device, cddp_mark *mark, cddp_stream *stream,
                              cddp_error *err); /* the stream waits, the host does not */
 
-    /* does: makes the columns of an f32 or f64 matrix orthonormal in place by modified Gram-Schmidt, column by
-    ** column: divided by norm + epsilon (0 where that is 0), then its projection taken from every later one; sums in
-    ** f64 in the device's stated order. (optional: NULL where the host can do it in the storage itself) */
+    /* What comm hooks do to single numbers. (optional, each: NULL where the host can do it in the storage itself) */
+
+    /* does: makes the columns of a floating matrix orthonormal in place by modified Gram-Schmidt in f64: from a column
+    ** its projections on the columns before it are taken, twice, then it is divided by its norm + epsilon; one that
+    ** depends on those before it becomes zero. Sums run in the order of core/tensor/linalg.h; rounded once, at the end. */
     cddp_status (*orthonormalize)(const cddp_tensor *matrix, double epsilon, cddp_stream *stream, cddp_error *err);
 
     /* What the device computes of a model by itself. (optional: NULL: models are computed on the host, over copies
     ** where its storage is not the host's) */
     const cddp_layers *layers;
+
+    /* does: values (rows, length) f32 as 8-bit codes (rows, length), with scale and zero point (rows, 2) f32 of each row,
+    ** by the rules of core/tensor/quantizer.h. All contiguous. */
+    cddp_status (*quantize)(const cddp_tensor *codes, const cddp_tensor *rows, const cddp_tensor *values,
+                            cddp_stream *stream, cddp_error *err);
+    /* does: dst[i] = Σ over parts 0, 1, 2, … of what part's code i stands for, in f32; codes (parts, rows, length), rows
+    ** (parts, rows, 2), dst f32 of at most rows · length elements. All contiguous. */
+    cddp_status (*dequantize_sum)(const cddp_tensor *dst, const cddp_tensor *codes, const cddp_tensor *rows,
+                                  cddp_stream *stream, cddp_error *err);
+    /* does: moves the elements of largest magnitude out of a flat tensor, which has zeros there afterwards; indices (k) i32
+    ** grow strictly, values (k) are the elements. A NaN is larger than everything, of equal ones the first is taken. */
+    cddp_status (*take_largest)(const cddp_tensor *flat, const cddp_tensor *indices, const cddp_tensor *values,
+                                cddp_stream *stream, cddp_error *err);
+    /* does: flat[indices[i]] += values[i]; no index twice. An index that flat does not have makes flat[0] NaN: nobody is
+    ** there to be told. */
+    cddp_status (*add_at)(const cddp_tensor *flat, const cddp_tensor *indices, const cddp_tensor *values,
+                          cddp_stream *stream, cddp_error *err);
 };
 
 /* The three devices that need nothing from outside. Returns borrowed static tables. */

@@ -14,8 +14,10 @@
 #include "cddp/process.h"
 #include "cddp/rendezvous.h"
 #include "core/base/os.h"
+#include "core/base/prng.h"
 #include "core/check/check.h"
 #include "core/comm/conformance.h"
+#include "core/hooks/hook.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -662,6 +664,200 @@ TEST(nccl, the_reducer_averages_gradients_that_live_on_the_gpu)
     }
 }
 
+#ifndef CDDP_NCCL_MODULE
+/* ---- hooks that look at numbers ---- */
+
+#define SHAPES 7
+static const int64_t shapes[SHAPES][2] = {{24, 17}, {1, 13}, {33, 8}, {300, 5}, {1, 300}, {7, 7}, {16, 16}};
+#define NUMBERS_MAX 1500
+#define ROUNDS 6
+#define RESUMED 4 /* the round that begins with a state that was saved and loaded */
+
+typedef struct hooked {
+    cddp_parameter parameters[SHAPES];
+    cddp_grad grads[SHAPES];
+    cddp_ddp *ddp;
+    const cddp_device *device;
+} hooked;
+
+static cddp_tensor shape_of(const cddp_device *d, void *storage, size_t i, cddp_dtype dtype)
+{
+    return shapes[i][0] == 1 ? cddp_tensor_of(d, storage, 0, dtype, &shapes[i][1], 1)
+                             : cddp_tensor_of(d, storage, 0, dtype, shapes[i], 2);
+}
+
+typedef struct hook_case {
+    const char *name, *options;
+    bool waits; /* as docs/hooks.md says */
+} hook_case;
+
+static const hook_case hook_cases[] = {
+    {"powersgd", "matrix_approximation_rank=2,start_powerSGD_iter=2,min_compression_rate=0.5", false},
+    {"powersgd", "matrix_approximation_rank=3,start_powerSGD_iter=2,min_compression_rate=1,warm_start=false", false},
+    {"batched_powersgd", "matrix_approximation_rank=2,start_powerSGD_iter=2", false},
+    {"topk", "ratio=0.1", false},
+    {"topk", "k=7,error_feedback=false", false},
+    {"quantize_per_tensor", NULL, false},
+    {"quantize_per_channel", "bucket_size=100", false},
+    {"reproducible", NULL, true},
+    {"fp16_compress", NULL, false},
+    {"allreduce", NULL, false},
+};
+
+static cddp_status hooked_make(hooked *m, const cddp_device *d, cddp_group *group, const hook_case *c, cddp_error *err)
+{
+    static const char *const names[SHAPES] = {"a", "b", "c", "d", "e", "f", "g"};
+    cddp_status status = CDDP_OK;
+    m->device = d;
+    for (size_t i = 0; i < SHAPES && status == CDDP_OK; i++) {
+        void *storage = NULL;
+        status = d->allocate(d, CDDP_F32, shapes[i][0] * shapes[i][1], &storage, err);
+        m->parameters[i] = (cddp_parameter){.name = names[i],
+                                            .tensor = shape_of(d, storage, i, CDDP_F32),
+                                            .grad = &m->grads[i],
+                                            .requires_grad = true};
+        if (status == CDDP_OK) status = d->fill(&m->parameters[i].tensor, 1, NULL, err);
+    }
+    cddp_ddp_options o = cddp_ddp_options_default();
+    o.parameters = m->parameters;
+    o.parameter_count = SHAPES;
+    o.group = group;
+    o.bucket_cap_mb = 0.005;
+    if (status == CDDP_OK) status = cddp_ddp_create(&o, &m->ddp, err);
+    return status == CDDP_OK ? cddp_ddp_register_comm_hook(m->ddp, cd_hook_find(c->name), NULL, c->options, err) : status;
+}
+
+static void hooked_drop(hooked *m)
+{
+    cddp_ddp_destroy(m->ddp);
+    for (size_t i = 0; i < SHAPES; i++) {
+        cddp_grad_fini(&m->grads[i]);
+        const cddp_tensor *t = &m->parameters[i].tensor;
+        if (t->device != NULL) t->device->release(t->device, t->dtype, cddp_tensor_numel(t), t->storage);
+    }
+    memset(m, 0, sizeof *m);
+}
+
+/* Gradients that differ by rank, round and place; the last round brings an infinity, which must go where it goes on the host. */
+static void hooked_numbers(float *numbers, size_t i, uint32_t rank, int round)
+{
+    cd_prng prng = cd_prng_seed(1000 * (uint64_t)round + 100 * rank + i);
+    for (int64_t k = 0; k < shapes[i][0] * shapes[i][1]; k++)
+        numbers[k] = (float)((int64_t)(cd_prng_next(&prng) % 4001) - 2000) * 0x1p-11f;
+    if (round == ROUNDS - 1 && i == 4 && rank == 0) numbers[11] = (float)1e300;
+}
+
+static cddp_status hooked_round(hooked *m, uint32_t rank, int round, cddp_error *err)
+{
+    static float numbers[NUMBERS_MAX];
+    for (size_t i = 0; i < SHAPES; i++) cddp_grad_drop(&m->grads[i]);
+    cddp_status status = cddp_ddp_forward_begin(m->ddp, true, err);
+    if (status == CDDP_OK) status = cddp_ddp_forward_end(m->ddp, NULL, err);
+    for (size_t i = SHAPES; i-- > 0 && status == CDDP_OK;) {
+        hooked_numbers(numbers, i, rank, round);
+        status = cddp_grad_define(&m->grads[i], &m->parameters[i].tensor, err);
+        if (status == CDDP_OK)
+            status = m->device->write(&m->grads[i].value, numbers, (size_t)(shapes[i][0] * shapes[i][1]) * sizeof *numbers, err);
+        if (status == CDDP_OK) status = cddp_ddp_mark_variable_ready(m->ddp, i, err);
+    }
+    return status == CDDP_OK ? cddp_ddp_backward_end(m->ddp, err) : status;
+}
+
+/* NaN equals NaN: a GPU gives its own payload. */
+static cddp_status hooked_compare(const hooked *host, const hooked *gpu, const hook_case *c, int round, cddp_error *err)
+{
+    static float a[NUMBERS_MAX], b[NUMBERS_MAX];
+    cddp_status status = CDDP_OK;
+    for (size_t i = 0; i < SHAPES && status == CDDP_OK; i++) {
+        const int64_t numel = shapes[i][0] * shapes[i][1];
+        status = host->device->read(&host->grads[i].value, a, (size_t)numel * sizeof *a, err);
+        if (status == CDDP_OK) status = gpu->device->read(&gpu->grads[i].value, b, (size_t)numel * sizeof *b, err);
+        for (int64_t k = 0; k < numel && status == CDDP_OK; k++)
+            if (memcmp(&a[k], &b[k], sizeof a[k]) != 0 && !(a[k] != a[k] && b[k] != b[k]))
+                status = cddp_error_set(err, CDDP_E_MISMATCH, "%s, round %d, parameter %zu, element %lld: %a on the host, %a on the GPU",
+                                        c->name, round, i, (long long)k, (double)a[k], (double)b[k]);
+    }
+    return status;
+}
+
+typedef struct saved {
+    unsigned char bytes[1 << 16];
+    size_t used, read;
+} saved;
+
+static bool saved_write(void *context, const void *bytes, size_t count)
+{
+    saved *to = context;
+    if (count > sizeof to->bytes - to->used) return false;
+    memcpy(to->bytes + to->used, bytes, count);
+    to->used += count;
+    return true;
+}
+
+static bool saved_read(void *context, void *bytes, size_t count)
+{
+    saved *from = context;
+    if (count > from->used - from->read) return false;
+    memcpy(bytes, from->bytes + from->read, count);
+    from->read += count;
+    return true;
+}
+
+/* What is loaded is in host memory, and the next bucket takes it to the device. */
+static cddp_status hooked_resume(const hooked *m, const hook_case *c, cddp_error *err)
+{
+    static saved state;
+    const cddp_hook *hook = cd_hook_find(c->name);
+    const cddp_state_writer writer = {.context = &state, .write = saved_write};
+    const cddp_state_reader reader = {.context = &state, .read = saved_read};
+    if (hook->save == NULL) return CDDP_OK;
+    state.used = state.read = 0;
+    cddp_status status = hook->save(cddp_ddp_comm_hook_state(m->ddp), &writer, err);
+    return status == CDDP_OK ? hook->load(cddp_ddp_comm_hook_state(m->ddp), &reader, err) : status;
+}
+
+static cddp_status hook_case_run(const job *j, cddp_rank *rank, cddp_group *group, const hook_case *c, cddp_error *err)
+{
+    static hooked host, gpu;
+    cddp_status status = hooked_make(&host, cddp_device_cpu(), group, c, err);
+    if (status == CDDP_OK) status = hooked_make(&gpu, j->bound->device, group, c, err);
+    for (int round = 0; round < ROUNDS && status == CDDP_OK; round++) {
+        if (round == RESUMED) status = hooked_resume(&gpu, c, err);
+        if (status == CDDP_OK) status = hooked_round(&host, rank->rank, round, err);
+        uint64_t blocked = fake_cuda.synchronizations, asked = cd_cuda_here.memory.source_calls;
+        if (status == CDDP_OK) status = hooked_round(&gpu, rank->rank, round, err);
+        /* Buckets are rebuilt in the second round, and compression begins in the third. */
+        bool waited = fake_cuda.synchronizations != blocked, allocated = cd_cuda_here.memory.source_calls != asked;
+        if (status == CDDP_OK && round > 2 && round != RESUMED && (waited != c->waits || allocated))
+            status = cddp_error_set(err, CDDP_E_STATE, "%s, round %d: the host waited %d times%s", c->name, round,
+                                    (int)(fake_cuda.synchronizations - blocked), allocated ? " and memory was asked for" : "");
+        if (status == CDDP_OK) status = hooked_compare(&host, &gpu, c, round, err);
+    }
+    hooked_drop(&gpu);
+    hooked_drop(&host);
+    return status;
+}
+
+static cddp_status hooks_on_gpu(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    for (size_t i = 0; i < sizeof hook_cases / sizeof hook_cases[0] && status == CDDP_OK; i++)
+        status = hook_case_run(j, rank, group, &hook_cases[i], err);
+    return status;
+}
+
+/* Over the fakes also with three ranks: on GPUs an association of NCCL's own, and cuBLAS, would leave nothing to compare. */
+TEST(nccl, hooks_give_the_bits_of_the_host_and_do_not_wait)
+{
+    for (uint32_t ranks = 1; ranks <= 3; ranks++) {
+        job j = {.world_size = ranks, .body = hooks_on_gpu, .timeout_ns = 60 * SECOND};
+        run_job(&j);
+        assert_all_returned(&j);
+    }
+}
+
+#endif
+
 /* ---- what goes wrong ---- */
 
 static cddp_status sizes_differ(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
@@ -872,6 +1068,7 @@ int main(int argc, char **argv)
         ROW(nccl, a_group_is_split_from_another),
         ROW(nccl, refuses_options_it_does_not_know_and_parents_that_are_not_there),
 #ifndef CDDP_NCCL_MODULE
+        ROW(nccl, hooks_give_the_bits_of_the_host_and_do_not_wait),
         ROW(nccl, an_asynchronous_error_is_told_by_the_next_operation),
         ROW(nccl, types_and_operations_are_what_the_capabilities_say),
         ROW(nccl, ranks_take_the_gpus_that_they_see_in_turn),

@@ -10,6 +10,7 @@
 #include "core/base/prng.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/linalg.h"
+#include "core/tensor/quantizer.h"
 #include "core/tensor/view.h"
 #include "tests/support/test.h"
 
@@ -417,27 +418,184 @@ TEST(cuda, products_of_small_integers_are_exact_in_every_orientation)
     }
 }
 
-TEST(cuda, orthonormalisation_is_gram_schmidt)
+static const cddp_dtype floats[] = {CDDP_F64, CDDP_F32, CDDP_F16, CDDP_BF16};
+
+/* What the cpu does to the same view: in f64, and rounded at the end. */
+static void orthonormalize_on_host(const cddp_tensor *m, double epsilon)
 {
-    cd_prng prng = cd_prng_seed(cd_test_seed());
-    static const cddp_dtype dtypes[] = {CDDP_F64, CDDP_F32};
-    for (int d = 0; d < 2; d++) {
-        const int64_t sizes[] = {1021, 4}, strides[] = {4, 1};
-        twin t = make(&prng, dtypes[d], 1021 * 4, 0, SMALL_NUMBERS);
-        shape(&t, sizes, strides, 2);
-        assert_ok(cd_gram_schmidt(&t.host, 1e-8, &err), &err);
-        assert_ok(cuda()->orthonormalize(&t.gpu, 1e-8, NULL, &err), &err);
-        assert_ok(t.host.device->read(&t.host, bytes, 1021 * 4 * cddp_dtype_bytes(dtypes[d]), &err), &err);
-        assert_ok(cuda()->read(&t.gpu, more, 1021 * 4 * cddp_dtype_bytes(dtypes[d]), &err), &err);
-        /* Sums in another order: some roundings of f64, then one of the dtype. Columns are far from dependent. */
-        const double bound = dtypes[d] == CDDP_F64 ? 1e-12 : 1e-6;
-        for (size_t i = 0; i < 1021 * 4; i++) {
-            const size_t width = cddp_dtype_bytes(dtypes[d]);
-            assert_true(fabs(cd_element_get(dtypes[d], bytes + i * width) -
-                             cd_element_get(dtypes[d], more + i * width)) <= bound);
+    static double work[4 * 1021];
+    const size_t width = cddp_dtype_bytes(m->dtype);
+    for (int store = 0; store < 2; store++) {
+        for (int64_t i = 0; i < m->sizes[0] * m->sizes[1]; i++) {
+            int64_t at = i / m->sizes[1] * m->strides[0] + i % m->sizes[1] * m->strides[1];
+            void *element = (char *)m->storage + (size_t)(m->offset + at) * width;
+            if (store)
+                cd_element_set(m->dtype, element, work[i]);
+            else
+                work[i] = cd_element_get(m->dtype, element);
         }
-        drop(&t);
+        if (!store) cd_orthonormalize(work, m->sizes[0], m->sizes[1], epsilon);
     }
+}
+
+TEST(cuda, orthonormalisation_has_the_bits_of_the_cpu)
+{
+    static const int64_t rows[] = {1, 3, 255, 256, 257, 1021};
+    for (int d = 0; d < 4; d++) {
+        for (int64_t columns = 1; columns <= 4; columns++) {
+            for (size_t r = 0; r < 6; r++) {
+                cd_prng prng = cd_prng_seed(cd_test_seed());
+                const int64_t sizes[] = {rows[r], columns}, by_rows[] = {columns, 1}, by_columns[] = {1, rows[r]};
+                twin t = make(&prng, floats[d], rows[r] * columns, 3, SMALL_NUMBERS);
+                cd_test_row("%s, %lld rows, %lld columns", cddp_dtype_name(floats[d]), (long long)rows[r], (long long)columns);
+                shape(&t, sizes, r % 2 == 0 ? by_rows : by_columns, 2);
+                /* The last of three columns is the first one: it becomes zero. */
+                for (int copy = 0; copy < 2 && columns == 3; copy++) {
+                    cddp_tensor *whole = copy ? &t.gpu : &t.host, from = *whole, to = *whole;
+                    from.sizes[1] = to.sizes[1] = 1;
+                    to.offset += 2 * whole->strides[1];
+                    assert_ok(whole->device->copy(&to, &from, NULL, &err), &err);
+                }
+                const double epsilon = columns == 4 ? 1e-8 : 0;
+                orthonormalize_on_host(&t.host, epsilon);
+                assert_ok(cuda()->orthonormalize(&t.gpu, epsilon, NULL, &err), &err);
+                assert_twins(&t, false);
+                drop(&t);
+            }
+        }
+    }
+}
+
+TEST(cuda, codes_of_8_bits_have_the_bits_of_the_cpu)
+{
+    static const struct {
+        int64_t rows, length;
+    } cases[] = {{1, 1}, {1, 33}, {1, 3001}, {7, 512}, {3, 31}, {130, 5}};
+    static uint8_t codes[2 * 8192];
+    static cd_quantizer rows[2 * 256];
+    static float sum[8192];
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        for (int how = 0; how < 2; how++) {
+            const int64_t n = cases[c].rows, l = cases[c].length, all = n * l, sizes[] = {n, l}, two[] = {n, 2};
+            const int64_t parts[] = {2, n, l}, of_parts[] = {2, n, 2};
+            cd_prng prng = cd_prng_seed(c);
+            cd_test_row("%lld rows of %lld, %s", (long long)n, (long long)l, how == RANDOM_BITS ? "bits" : "numbers");
+            twin code = make(&prng, CDDP_U8, 2 * all, 0, RANDOM_BITS), row = make(&prng, CDDP_F32, 2 * 2 * n, 0, SMALL_NUMBERS);
+            twin to = make(&prng, CDDP_F32, all - all / 3, 0, SMALL_NUMBERS);
+            for (int64_t part = 0; part < 2; part++) {
+                twin value = make(&prng, CDDP_F32, all, 0, (filling)how);
+                const float *x = value.host.storage;
+                shape(&value, sizes, (const int64_t[]){l, 1}, 2);
+                for (int64_t r = 0; r < n; r++) {
+                    cd_quantizer_range range = {0, 0};
+                    for (int64_t i = 0; i < l; i++) range = cd_quantizer_see(range, x[r * l + i]);
+                    rows[part * n + r] = cd_quantizer_of(range);
+                    for (int64_t i = 0; i < l; i++)
+                        codes[(part * n + r) * l + i] = cd_quantizer_encode(rows[part * n + r], x[r * l + i]);
+                }
+                cddp_tensor code_part = cddp_tensor_of(cuda(), code.gpu.storage, part * all, CDDP_U8, sizes, 2);
+                cddp_tensor row_part = cddp_tensor_of(cuda(), row.gpu.storage, part * 2 * n, CDDP_F32, two, 2);
+                assert_ok(cuda()->quantize(&code_part, &row_part, &value.gpu, NULL, &err), &err);
+                drop(&value);
+            }
+            for (int64_t i = 0; i < all - all / 3; i++) {
+                sum[i] = 0;
+                for (int64_t part = 0; part < 2; part++)
+                    sum[i] += cd_quantizer_decode(rows[part * n + i / l], codes[part * all + i]);
+            }
+            memcpy(code.host.storage, codes, (size_t)(2 * all));
+            memcpy(row.host.storage, rows, (size_t)(2 * n) * sizeof *rows);
+            memcpy(to.host.storage, sum, (size_t)(all - all / 3) * sizeof *sum);
+            shape(&code, parts, (const int64_t[]){all, l, 1}, 3);
+            shape(&row, of_parts, (const int64_t[]){2 * n, 2, 1}, 3);
+            assert_ok(cuda()->dequantize_sum(&to.gpu, &code.gpu, &row.gpu, NULL, &err), &err);
+            assert_twins(&code, true);
+            assert_twins(&row, false);
+            assert_twins(&to, false);
+            drop(&to);
+            drop(&row);
+            drop(&code);
+        }
+    }
+}
+
+/* Larger first, NaN above everything, then the smaller index; by repeated search. */
+static void take_on_host(const cddp_tensor *flat, int64_t k, bool *chosen)
+{
+    const size_t width = cddp_dtype_bytes(flat->dtype);
+    const int64_t numel = cddp_tensor_numel(flat);
+    memset(chosen, 0, (size_t)numel);
+    for (int64_t taken = 0; taken < k; taken++) {
+        int64_t best = -1;
+        double largest = -1;
+        for (int64_t i = 0; i < numel; i++) {
+            double x = fabs(cd_element_get(flat->dtype, (char *)flat->storage + (size_t)(flat->offset + i) * width));
+            if (chosen[i] || (best >= 0 && (isnan(largest) || x <= largest))) continue;
+            best = i;
+            largest = x;
+        }
+        chosen[best] = true;
+    }
+}
+
+TEST(cuda, the_largest_are_taken_and_added_as_on_the_cpu)
+{
+    static bool chosen[9001];
+    static const int64_t sizes[] = {1, 5, 255, 9001};
+    for (int d = 0; d < 4; d++) {
+        const size_t width = cddp_dtype_bytes(floats[d]);
+        for (size_t n = 0; n < 4; n++) {
+            const int64_t numel = sizes[n], counts[] = {1, numel / 3 > 90 ? 90 : numel / 3, numel > 255 ? 40 : numel};
+            for (int c = 0; c < 6; c++) {
+                const int64_t k = counts[c / 2];
+                cd_prng prng = cd_prng_seed(cd_test_seed() + n);
+                twin flat = make(&prng, floats[d], numel, 1, c % 2 == 0 ? SMALL_NUMBERS : RANDOM_BITS);
+                twin index = make(&prng, CDDP_I32, k, 0, SMALL_NUMBERS), value = make(&prng, floats[d], k, 0, SMALL_NUMBERS);
+                cd_test_row("%s, %lld of %lld", cddp_dtype_name(floats[d]), (long long)k, (long long)numel);
+                take_on_host(&flat.host, k, chosen);
+                int32_t *indices = index.host.storage;
+                char *values = value.host.storage, *elements = (char *)flat.host.storage + width;
+                int64_t taken = 0;
+                for (int64_t i = 0; i < numel; i++) {
+                    if (!chosen[i]) continue;
+                    indices[taken] = (int32_t)i;
+                    memcpy(values + (size_t)taken++ * width, elements + (size_t)i * width, width);
+                    memset(elements + (size_t)i * width, 0, width);
+                }
+                assert_ok(cuda()->take_largest(&flat.gpu, &index.gpu, &value.gpu, NULL, &err), &err);
+                assert_twins(&index, true);
+                assert_twins(&value, true);
+                assert_twins(&flat, true);
+                for (int twice = 0; twice < 2; twice++) {
+                    for (int64_t i = 0; i < k; i++) {
+                        void *at = elements + (size_t)indices[i] * width;
+                        cd_element_set(floats[d], at, cd_element_get(floats[d], at) + cd_element_get(floats[d], values + (size_t)i * width));
+                    }
+                    assert_ok(cuda()->add_at(&flat.gpu, &index.gpu, &value.gpu, NULL, &err), &err);
+                }
+                assert_twins(&flat, false);
+                drop(&value);
+                drop(&index);
+                drop(&flat);
+            }
+        }
+    }
+}
+
+TEST(cuda, an_index_that_is_not_there_becomes_a_nan)
+{
+    static const int32_t bad[] = {0, -1, 2};
+    const int64_t three = 3;
+    float numbers[3];
+    cd_prng prng = cd_prng_seed(1);
+    twin flat = make(&prng, CDDP_F32, 3, 0, SMALL_NUMBERS), index = make(&prng, CDDP_I32, 3, 0, SMALL_NUMBERS);
+    cddp_tensor at = cddp_tensor_of(cuda(), index.gpu.storage, 0, CDDP_I32, &three, 1);
+    assert_ok(cuda()->write(&at, bad, sizeof bad, &err), &err);
+    assert_ok(cuda()->add_at(&flat.gpu, &at, &flat.gpu, NULL, &err), &err);
+    assert_ok(cuda()->read(&flat.gpu, numbers, sizeof numbers, &err), &err);
+    assert_true(isnan(numbers[0]));
+    drop(&index);
+    drop(&flat);
 }
 
 TEST(cuda, refuses_what_the_cpu_refuses)
@@ -453,6 +611,10 @@ TEST(cuda, refuses_what_the_cpu_refuses)
     assert_fails(cuda()->read(&f.gpu, bytes, 7, &err), CDDP_E_ARG, &err, "24 bytes");
     assert_fails(cuda()->matmul(&f.gpu, &(cddp_matmul){.a = &f.gpu, .b = &f.gpu}, NULL, &err), CDDP_E_ARG, &err,
                  "two-dimensional");
+    assert_fails(cuda()->orthonormalize(&f.gpu, 0, NULL, &err), CDDP_E_ARG, &err, "1 dimensions, not a floating matrix");
+    assert_fails(cuda()->quantize(&i.gpu, &f.gpu, &f.gpu, NULL, &err), CDDP_E_ARG, &err, "codes is of i32");
+    assert_fails(cuda()->take_largest(&shorter, &i.gpu, &f.gpu, NULL, &err), CDDP_E_ARG, &err, "6 indices and 6 values of 5");
+    assert_fails(cuda()->add_at(&f.gpu, &f.gpu, &f.gpu, NULL, &err), CDDP_E_ARG, &err, "indices is of f32");
     drop(&i);
     drop(&f);
 }
@@ -527,7 +689,10 @@ int main(int argc, char **argv)
                                        ROW(cuda, whole_tensor_results),
                                        ROW(cuda, products_of_the_kernel_have_the_bits_of_the_cpu),
                                        ROW(cuda, products_of_small_integers_are_exact_in_every_orientation),
-                                       ROW(cuda, orthonormalisation_is_gram_schmidt),
+                                       ROW(cuda, orthonormalisation_has_the_bits_of_the_cpu),
+                                       ROW(cuda, codes_of_8_bits_have_the_bits_of_the_cpu),
+                                       ROW(cuda, the_largest_are_taken_and_added_as_on_the_cpu),
+                                       ROW(cuda, an_index_that_is_not_there_becomes_a_nan),
                                        ROW(cuda, refuses_what_the_cpu_refuses),
                                        ROW(cuda, marks_order_streams),
                                        ROW(cuda, a_steady_iteration_neither_waits_nor_allocates)};

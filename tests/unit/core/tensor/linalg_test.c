@@ -158,52 +158,53 @@ TEST(matmul, the_device_takes_transposed_and_strided_views)
     fixture_fini(&f);
 }
 
-TEST(gram_schmidt, columns_become_orthonormal)
+/* Up to 256 rows sums run over four lanes, above over 256. */
+TEST(orthonormalize, columns_become_orthonormal_and_span_what_they_did)
 {
-    static const cddp_dtype dtypes[] = {CDDP_F32, CDDP_F64};
+    static const int64_t rows[] = {8, 60, 256, 257, 1000};
+    static double before[1000 * 8], after[1000 * 8];
     cd_prng prng = cd_prng_seed(cd_test_seed());
-    for (size_t d = 0; d < 2; d++)
-        for (int permuted = 0; permuted < 2; permuted++) {
-            fixture f = FIXTURE_INIT;
-            cddp_tensor t = fixture_make(&f, cddp_device_cpu(), dtypes[d], SIZES(60, 8));
-            unsigned char bytes[CELLS * 8];
-            if (permuted) t = fixture_permuted(&t);
-            fill_random(&prng, dtypes[d], bytes);
-            fixture_write(&f, &t, bytes);
-            assert_ok(cd_gram_schmidt(&t, 0, &f.err), &f.err);
-            fixture_read(&f, &t, bytes);
-            for (int64_t x = 0; x < 8; x++)
-                for (int64_t y = 0; y < 8; y++) {
-                    double sum = 0;
-                    for (int64_t row = 0; row < 60; row++)
-                        sum += at(dtypes[d], bytes, row * 8 + x) * at(dtypes[d], bytes, row * 8 + y);
-                    assert_true(fabs(sum - (x == y)) < (dtypes[d] == CDDP_F32 ? 1e-6 : 1e-15 * 8));
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        for (int64_t i = 0; i < rows[r] * 8; i++)
+            before[i] = after[i] = (double)(int64_t)(cd_prng_next(&prng) % 2001) / 1000 - 1;
+        cd_orthonormalize(after, rows[r], 8, 0);
+        for (int64_t x = 0; x < 8; x++) {
+            double rest = 0;
+            for (int64_t y = 0; y < 8; y++) {
+                double sum = 0;
+                for (int64_t row = 0; row < rows[r]; row++) sum += after[row * 8 + x] * after[row * 8 + y];
+                cd_test_row("%lld rows, columns %lld and %lld: %g", (long long)rows[r], (long long)x, (long long)y, sum);
+                assert_true(fabs(sum - (x == y)) < 0x1p-52 * (double)rows[r]);
+            }
+            /* The column that it was is a sum of those up to it; three rows tell. */
+            for (int64_t row = 0; row < 3; row++) {
+                double left = before[row * 8 + x];
+                for (int64_t y = 0; y <= x; y++) {
+                    double along = 0;
+                    for (int64_t i = 0; i < rows[r]; i++) along += before[i * 8 + x] * after[i * 8 + y];
+                    left -= along * after[row * 8 + y];
                 }
-            fixture_fini(&f);
+                rest += fabs(left);
+            }
+            assert_true(rest < 1e-10);
         }
+    }
 }
 
-TEST(gram_schmidt, a_zero_column_stays_zero_and_epsilon_shortens)
+TEST(orthonormalize, what_depends_becomes_zero_epsilon_shortens_and_nan_stays)
 {
-    fixture f = FIXTURE_INIT;
-    cddp_tensor t = fixture_make(&f, cddp_device_cpu(), CDDP_F64, SIZES(2, 2)),
-                h = fixture_make(&f, cddp_device_cpu(), CDDP_F16, SIZES(2, 2));
-    double got[4];
-    fixture_write(&f, &t, (double[]){0, 3, 0, 4});
-    assert_ok(cd_gram_schmidt(&t, 0, &f.err), &f.err);
-    fixture_read(&f, &t, got);
-    assert_true(got[0] == 0 && got[2] == 0 && got[1] == 0.6 && got[3] == 0.8);
-    fixture_write(&f, &t, (double[]){3, 0, 4, 0});
-    assert_ok(cd_gram_schmidt(&t, 5, &f.err), &f.err);
-    fixture_read(&f, &t, got);
-    assert_true(got[0] == 0.3 && got[2] == 0.4 && got[1] == 0);
-    assert_fails(cd_gram_schmidt(&h, 0, &f.err), CDDP_E_ARG, &f.err, "a f16 tensor");
-    cddp_tensor s = fixture_make(&f, cddp_device_shape(), CDDP_F32, SIZES(2, 2));
-    assert_fails(cd_gram_schmidt(&s, 0, &f.err), CDDP_E_UNSUPPORTED, &f.err, "shape has no host storage");
-    fixture_fini(&f);
+    double twice[] = {3, 6, 0, 4, 8, 0}, shorter[] = {3, 4}, lost[] = {NAN, 1, 1, 2};
+    cd_orthonormalize(twice, 2, 3, 0);
+    assert_true(twice[0] == 3 * (1.0 / 5) && twice[3] == 4 * (1.0 / 5));
+    assert_true(twice[1] == 0 && twice[4] == 0 && twice[2] == 0 && twice[5] == 0);
+    cd_orthonormalize(shorter, 2, 1, 5);
+    assert_true(shorter[0] == 3 * 0.1 && shorter[1] == 4 * 0.1);
+    cd_orthonormalize(lost, 2, 2, 0);
+    assert_true(isnan(lost[0]) && isnan(lost[1]));
 }
 
 TEST_MAIN(ROW(matmul, every_version_has_the_bits_of_the_plain_loop),
           ROW(matmul, a_row_does_not_depend_on_the_rows_around_it),
-          ROW(matmul, the_device_takes_transposed_and_strided_views), ROW(gram_schmidt, columns_become_orthonormal),
-          ROW(gram_schmidt, a_zero_column_stays_zero_and_epsilon_shortens))
+          ROW(matmul, the_device_takes_transposed_and_strided_views),
+          ROW(orthonormalize, columns_become_orthonormal_and_span_what_they_did),
+          ROW(orthonormalize, what_depends_becomes_zero_epsilon_shortens_and_nan_stays))
