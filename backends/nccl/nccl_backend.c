@@ -96,8 +96,8 @@ static void work_destroy(cd_nccl_group *g, cd_nccl_work *w)
     operand_give(g, &w->out);
     if (w->ready != NULL) (void)cudaEventDestroy(w->ready);
     if (w->done != NULL) (void)cudaEventDestroy(w->done);
-    cd_release(NULL, w->counts, 2 * g->size * sizeof *w->counts);
-    cd_release(NULL, w, sizeof *w);
+    cd_release(g->allocator, w->counts, 2 * g->size * sizeof *w->counts);
+    cd_release(g->allocator, w, sizeof *w);
 }
 
 /* Works that were released and are done become free again. */
@@ -122,9 +122,9 @@ static void reap(cd_nccl_group *g)
 static cddp_status work_create(cd_nccl_group *g, cd_nccl_work **work, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    cd_nccl_work *w = cd_allocate_zero(NULL, sizeof *w);
+    cd_nccl_work *w = cd_allocate_zero(g->allocator, sizeof *w);
     if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for an operation of group '%s'", g->name);
-    w->counts = cd_allocate_array(NULL, 2 * g->size, sizeof *w->counts);
+    w->counts = cd_allocate_array(g->allocator, 2 * g->size, sizeof *w->counts);
     if (w->counts == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory for the counts of %u ranks", g->size);
         goto out;
@@ -568,24 +568,25 @@ static void nccl_close(void *group)
     if (g->stream != NULL) (void)cudaStreamDestroy(g->stream);
     pthread_mutex_destroy(&g->lock);
     pthread_cond_destroy(&g->wake);
-    cd_release(NULL, g->members, g->size * sizeof *g->members);
-    cd_release(NULL, g, sizeof *g);
+    cd_release(g->allocator, g->members, g->size * sizeof *g->members);
+    cd_release(g->allocator, g, sizeof *g);
 }
 
-static cddp_status group_create(const cddp_backend *backend, const cddp_group_spec *spec, cd_nccl_group **group,
-                                cddp_error *err)
+static cddp_status group_create(const cddp_backend *backend, const cddp_rank *rank, const cddp_group_spec *spec,
+                                cd_nccl_group **group, cddp_error *err)
 {
-    cd_nccl_group *g = cd_allocate_zero(NULL, sizeof *g);
+    cd_nccl_group *g = cd_allocate_zero(rank->allocator, sizeof *g);
     if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->wake, NULL);
+    g->allocator = rank->allocator;
     g->cuda = &cd_cuda_here;
     g->rendezvous = backend->self;
     g->rank = spec->group_rank;
     g->size = spec->group_size;
     g->timeout_ns = spec->timeout_ns != 0 ? spec->timeout_ns : DEFAULT_TIMEOUT_NS;
     snprintf(g->name, sizeof g->name, "%s", spec->name);
-    g->members = cd_allocate_array(NULL, g->size, sizeof *g->members);
+    g->members = cd_allocate_array(g->allocator, g->size, sizeof *g->members);
     if (g->members == NULL) {
         nccl_close(g);
         return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, spec->group_size);
@@ -607,7 +608,7 @@ static cddp_status nccl_open(const cddp_backend *backend, cddp_rank *rank, const
         return cd_fail(err, CDDP_E_CONFIG, "backend nccl needs a rendezvous (tcp://host:port or file:///directory)");
     if (strlen(spec->name) > 100)
         return cd_fail(err, CDDP_E_LIMIT, "group name '%s' is longer than 100 bytes", spec->name);
-    CD_TRY(group_create(backend, spec, &g, err));
+    CD_TRY(group_create(backend, rank, spec, &g, err));
     CD_TRY_OUT(parse_options(g, spec->options, err));
     CD_TRY_OUT(parent_find(g, &parent, err));
     CD_TRY_OUT(cd_nccl_world_open(g, rank, err));

@@ -45,6 +45,7 @@ typedef struct cd_nccl_work {
 } cd_nccl_work;
 
 struct cd_nccl_group {
+    const cddp_allocator *allocator; /* of the rank that opened it */
     cd_cuda *cuda;
     ncclComm_t comm;
     cudaStream_t stream;

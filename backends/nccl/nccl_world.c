@@ -108,8 +108,8 @@ cddp_status cd_nccl_world_open(cd_nccl_group *g, const cddp_rank *rank, cddp_err
     cd_nccl_place place;
     if (g->cuda->is_open) return CDDP_OK; /* chosen by an earlier group */
     uint32_t w = rank->world_size;
-    char *texts = cd_allocate_array(NULL, w, HOST_BYTES);
-    const char **hosts = cd_allocate_array(NULL, w, sizeof *hosts);
+    char *texts = cd_allocate_array(g->allocator, w, HOST_BYTES);
+    const char **hosts = cd_allocate_array(g->allocator, w, sizeof *hosts);
     if (texts == NULL || hosts == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory for the hosts of %u ranks", w);
         goto out;
@@ -119,8 +119,8 @@ cddp_status cd_nccl_world_open(cd_nccl_group *g, const cddp_rank *rank, cddp_err
     if (place.shared) CD_TRY_OUT(share_gpu(rank, place.one_host, err));
     CD_TRY_OUT(cd_cuda_open(g->cuda, (int)(place.local_rank % place.gpu_count), err));
 out:
-    cd_release(NULL, texts, (size_t)w * HOST_BYTES);
-    cd_release(NULL, hosts, w * sizeof *hosts);
+    cd_release(g->allocator, texts, (size_t)w * HOST_BYTES);
+    cd_release(g->allocator, hosts, w * sizeof *hosts);
     return status;
 }
 

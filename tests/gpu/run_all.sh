@@ -32,7 +32,7 @@ fi
 grep -E 'backend nccl' "$build.log"
 
 say "building with $jobs jobs"
-targets=(cuda_twin_gpu_test cuda_layers_gpu_test nccl_gpu_test gpu_copy_bench)
+targets=(cuda_twin_gpu_test cuda_layers_gpu_test nccl_gpu_test gpu_copy_bench gpu_step_bench)
 [ $verifier = ON ] && targets+=(cddp-verify nccl_module_test)
 timeout "$(left)" cmake --build "$build" -j "$jobs" --target "${targets[@]}" >"$build.log" 2>&1 || { tail -30 "$build.log"; exit 1; }
 
@@ -65,13 +65,20 @@ if [ $verifier = ON ]; then
 fi
 if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck; do
-        step "compute-sanitizer $tool" compute-sanitizer --tool $tool --error-exitcode 9 "$tests/cuda_twin_gpu_test" --only '*a_bucket*'
+        for only in a_bucket orthonormalisation codes_of_8_bits the_largest; do
+            step "compute-sanitizer $tool, $only" compute-sanitizer --tool $tool --error-exitcode 9 "$tests/cuda_twin_gpu_test" --only "*$only*"
+        done
         step "compute-sanitizer $tool, layers" compute-sanitizer --tool $tool --error-exitcode 9 "$tests/cuda_layers_gpu_test" --only '*wait_for_nothing*'
     done
 else
     skipped+=("compute-sanitizer (not installed)")
 fi
 step "copy bench" "$tests/gpu_copy_bench" 100
+if command -v python3 >/dev/null; then
+    step "beside PyTorch: host time, iteration, PowerSGD" "$here/tests/gpu/pytorch_gpu.py" "$tests/gpu_step_bench" 30
+else
+    skipped+=("beside PyTorch (no python3)")
+fi
 
 say "summary"
 printf 'passed   %s\n' "${passed[@]}"

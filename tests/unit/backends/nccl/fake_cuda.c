@@ -127,9 +127,17 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 
 /* ---- streams and events ---- */
 
+static bool fails(void)
+{
+    if (fake_cuda_fail_malloc_at == 0 || --fake_cuda_fail_malloc_at > 0) return false;
+    fake_cuda_fail_malloc_at = fake_cuda_fails_on ? 1 : 0;
+    return true;
+}
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
 {
     (void)flags;
+    if (fails()) return cudaErrorMemoryAllocation;
     cudaStream_t made = calloc(1, sizeof *made);
     if (made == NULL) return cudaErrorMemoryAllocation;
     pthread_mutex_lock(&lock);
@@ -160,6 +168,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
 {
     (void)flags;
+    if (fails()) return cudaErrorMemoryAllocation;
     *event = calloc(1, sizeof **event);
     fake_cuda.live_events++;
     return *event != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
@@ -222,10 +231,7 @@ typedef struct block {
 static cudaError_t take(void **pointer, size_t bytes)
 {
     fake_cuda.allocations++;
-    if (fake_cuda_fail_malloc_at != 0 && --fake_cuda_fail_malloc_at == 0) {
-        fake_cuda_fail_malloc_at = fake_cuda_fails_on ? 1 : 0;
-        return cudaErrorMemoryAllocation;
-    }
+    if (fails()) return cudaErrorMemoryAllocation;
     block *b = malloc(sizeof *b + bytes);
     if (b == NULL) return cudaErrorMemoryAllocation;
     b->bytes = bytes;

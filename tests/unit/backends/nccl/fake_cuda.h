@@ -29,7 +29,7 @@ typedef struct fake_cuda_counts {
 } fake_cuda_counts;
 extern fake_cuda_counts fake_cuda;
 extern int fake_cuda_devices;             /* 1 */
-extern uint64_t fake_cuda_fail_malloc_at; /* the n-th allocation from now fails; 0: none */
+extern uint64_t fake_cuda_fail_malloc_at; /* the n-th allocation, stream or event from now fails; 0: none */
 extern bool fake_cuda_fails_on;           /* and all behind it, until fail_malloc_at is set again */
 
 #ifdef __cplusplus

@@ -13,6 +13,7 @@
 #include "cddp/plugin.h"
 #include "cddp/process.h"
 #include "cddp/rendezvous.h"
+#include "core/base/alloc.h"
 #include "core/base/os.h"
 #include "core/base/prng.h"
 #include "core/check/check.h"
@@ -1004,6 +1005,73 @@ TEST(nccl, an_asynchronous_error_is_told_by_the_next_operation)
     assert_non_null(strstr(j.results[0].error.message, "NCCL reports remote process exited"));
 }
 
+/* A group, a device tensor and one operation, from the beginning to the end. */
+static cddp_status one_life(const job *j, cddp_rank *rank, uint64_t number, cddp_error *err)
+{
+    const cddp_device *d = j->bound->device;
+    cddp_group *group = NULL;
+    cddp_stream *stream = NULL;
+    cddp_mark *mark = NULL;
+    cddp_work *work = NULL;
+    vector v = {0};
+    char name[40];
+    snprintf(name, sizeof name, "life %llu", (unsigned long long)number);
+    cddp_status status = group_open(j, rank, name, "guard=1", &group, err);
+    if (status == CDDP_OK) status = d->stream_create(d, &stream, err);
+    if (status == CDDP_OK) status = d->mark_create(d, &mark, err);
+    if (status == CDDP_OK) status = vector_make(&v, d, CDDP_F32, 5000, rank->rank + 1.0, err);
+    if (status == CDDP_OK) status = cddp_group_allreduce(group, &v.t, CDDP_RED_SUM, &work, err);
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    vector_drop(&v);
+    if (mark != NULL) d->mark_destroy(d, mark);
+    if (stream != NULL) d->stream_destroy(d, stream);
+    cddp_group_destroy(group);
+    return status;
+}
+
+/* Every allocation of the host's fails once, then every one of the GPU's, streams and events included. */
+static cddp_status memory_runs_out(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+{
+    const cddp_allocator *whole = rank->allocator;
+    uint64_t told[2] = {0, 0}, number = 0;
+    (void)group;
+    for (int what = 0; what < 2; what++) {
+        for (uint64_t n = 1;; n++) {
+            cd_watch_allocator watch;
+            cddp_error why = CDDP_ERROR_INIT;
+            cd_pool_trim(&cd_cuda_here.memory);
+            cd_pool_trim(&cd_cuda_here.pinned);
+            const fake_cuda_counts before = fake_cuda;
+            cd_watch_allocator_init(&watch, whole);
+            watch.fail_at = what == 0 ? n : 0;
+            fake_cuda_fail_malloc_at = what == 0 ? 0 : n;
+            fake_cuda_fails_on = true; /* a pool tries twice */
+            rank->allocator = &watch.table;
+            cddp_status status = one_life(j, rank, number++, &why);
+            rank->allocator = whole;
+            fake_cuda_fail_malloc_at = 0;
+            fake_cuda_fails_on = false;
+            if (watch.live_count != 0 || fake_cuda.live_events != before.live_events || fake_cuda.live_streams != before.live_streams)
+                return cddp_error_set(err, CDDP_E_STATE, "allocation %llu of %d failed: something is left behind", (unsigned long long)n, what);
+            if (status == CDDP_OK) break;
+            if (status != CDDP_E_NOMEM || why.message[0] == '\0')
+                return cddp_error_set(err, CDDP_E_MISMATCH, "allocation %llu of %d failed: %s", (unsigned long long)n, what, why.message);
+            told[what]++;
+        }
+    }
+    /* Group, members, works, the operation and its counts; stream, buffers, events, tensor. */
+    if (told[0] < 6 || told[1] < 8)
+        return cddp_error_set(err, CDDP_E_STATE, "only %llu and %llu allocations", (unsigned long long)told[0], (unsigned long long)told[1]);
+    return CDDP_OK;
+}
+
+TEST(nccl, every_failing_allocation_is_told_and_leaves_nothing_behind)
+{
+    job j = {.world_size = 1, .body = memory_runs_out, .timeout_ns = 30 * SECOND};
+    run_job(&j);
+    assert_all_returned(&j);
+}
+
 TEST(nccl, types_and_operations_are_what_the_capabilities_say)
 {
     ncclDataType_t type;
@@ -1070,6 +1138,7 @@ int main(int argc, char **argv)
 #ifndef CDDP_NCCL_MODULE
         ROW(nccl, hooks_give_the_bits_of_the_host_and_do_not_wait),
         ROW(nccl, an_asynchronous_error_is_told_by_the_next_operation),
+        ROW(nccl, every_failing_allocation_is_told_and_leaves_nothing_behind),
         ROW(nccl, types_and_operations_are_what_the_capabilities_say),
         ROW(nccl, ranks_take_the_gpus_that_they_see_in_turn),
 #endif
