@@ -8,6 +8,7 @@
 */
 #include "backends/nccl/cuda.h"
 #include "core/model/model.h"
+#include "tests/gpu/median.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,22 +95,10 @@ static float measure(const bench *b, int what, cddp_error *err)
     return milliseconds;
 }
 
-/* Insertion is enough for a few hundred numbers. */
-static float median(float *numbers, int count)
-{
-    for (int i = 1; i < count; i++)
-        for (int k = i; k > 0 && numbers[k] < numbers[k - 1]; k--) {
-            float t = numbers[k];
-            numbers[k] = numbers[k - 1];
-            numbers[k - 1] = t;
-        }
-    return numbers[count / 2];
-}
-
 static void run(const char *name, const char *options, int rounds)
 {
     static bench b;
-    static float times[3][ROUNDS_MAX];
+    static double times[3][ROUNDS_MAX];
     cddp_error err = CDDP_ERROR_INIT;
     memset(&b, 0, sizeof b);
     read_list(&b, name, options, &err);
@@ -122,12 +111,12 @@ static void run(const char *name, const char *options, int rounds)
     }
     for (int what = 0; what < 3; what++) (void)measure(&b, what, &err); /* warm */
     for (int r = 0; r < rounds; r++)
-        for (int what = 0; what < 3; what++) times[what][r] = measure(&b, what, &err);
-    float gather = median(times[0], rounds), scatter = median(times[1], rounds), copy = median(times[2], rounds);
+        for (int what = 0; what < 3; what++) times[what][r] = (double)measure(&b, what, &err);
+    double gather = gpu_median(times[0], rounds), scatter = gpu_median(times[1], rounds), copy = gpu_median(times[2], rounds);
     printf("%s: %zu tensors, %.1f MB: gather %.4f ms, scatter %.4f ms, plain copy %.4f ms (%.0f GB/s read and "
            "written); %.0f%% and %.0f%% of a copy's speed\n",
-           name, b.count, (double)b.total * 4e-6, (double)gather, (double)scatter, (double)copy,
-           (double)b.total * 8e-6 / (double)copy, 100 * (double)(copy / gather), 100 * (double)(copy / scatter));
+           name, b.count, (double)b.total * 4e-6, gather, scatter, copy,
+           (double)b.total * 8e-6 / copy, 100 * copy / gather, 100 * copy / scatter);
     for (size_t i = 0; i < b.count; i++)
         cd_cuda_device.release(&cd_cuda_device, CDDP_F32, b.numel[i], b.pairs[i].src.storage);
     cd_cuda_device.release(&cd_cuda_device, CDDP_F32, b.total, b.bucket.storage);

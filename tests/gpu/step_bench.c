@@ -20,6 +20,7 @@
 #include "core/base/os.h"
 #include "core/base/prng.h"
 #include "core/hooks/hook.h"
+#include "tests/gpu/median.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -204,12 +205,6 @@ out:
     return status;
 }
 
-static int ascending(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
 static const cddp_backend *module_load(void)
 {
 #ifdef CDDP_NCCL_MODULE
@@ -248,9 +243,6 @@ int main(int argc, char **argv)
         err = result.error;
     }
     if (status != CDDP_OK) return fprintf(stderr, "step_bench: %s\n", err.message), 1;
-    for (int i = 0; i < 4; i++) {
-        qsort(b.times[i], (size_t)b.rounds, sizeof b.times[i][0], ascending);
-        printf("%.2f%c", b.times[i][b.rounds / 2], i < 3 ? ' ' : '\n');
-    }
+    for (int i = 0; i < 4; i++) printf("%.2f%c", gpu_median(b.times[i], b.rounds), i < 3 ? ' ' : '\n');
     return 0;
 }

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #define RANKS 4
-#define WORLDS 12
+#define WORLDS 40
 #define SLOTS 16
 #define MAIL 16
 #define BYTES (768 * 1024) /* the battery goes to 16,385 elements of 8 bytes for each of four ranks */
