@@ -10,6 +10,7 @@ set -u
 tool=$1 gloo=$2 train=$3 mpirun=${4:-} mpi_rank=${5:-}
 tag="cd$$"
 work=$(mktemp -d)
+support=$(cd "$(dirname "${BASH_SOURCE[0]}")/../support" && pwd)
 failed=0
 relay=
 declare -a ranks=()
@@ -178,8 +179,7 @@ AGENT
 mpi_start() { # in the background; $! is mpirun's
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,tcp
     export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_oob_tcp_if_include=eth0 OMPI_MCA_btl_tcp_if_include=eth0
-    printf 'leak:%s\n' libopen-pal libopen-rte libmpi libpmix mca_ libevent libhwloc > "$work/suppressions"
-    export LSAN_OPTIONS="suppressions=$work/suppressions:print_suppressions=0" ASAN_OPTIONS="fast_unwind_on_malloc=0:${ASAN_OPTIONS:-}"
+    export LSAN_OPTIONS="suppressions=$support/lsan.supp:print_suppressions=0" ASAN_OPTIONS="fast_unwind_on_malloc=0:${ASAN_OPTIONS:-}"
     began=$(date +%s%N)
     on h0 unshare --uts bash -c "hostname host0; exec timeout -k 5 200 '$mpirun' --host 10.77.0.1,10.77.0.2,10.77.0.3,10.77.0.4 -np 4 \
         --mca plm_rsh_agent '$work/agent' -x LSAN_OPTIONS -x ASAN_OPTIONS '$mpi_rank'" > "$work/mpi" 2>&1 &
