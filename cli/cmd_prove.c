@@ -225,7 +225,10 @@ static void add_proof(prove_command *c, const cd_proof *one)
         all->world_runs = sum.world_runs + one->world_runs;
         all->orders_tried = sum.orders_tried + one->orders_tried;
         all->layouts = sum.layouts + one->layouts;
-        if (one->world_count < all->world_count) all->world_count = one->world_count;
+        if (all->any_from > 0 && (one->any_from == 0 || one->any_from > all->any_from)) {
+            all->any_from = one->any_from;
+            memcpy(all->any_missing, one->any_missing, sizeof all->any_missing);
+        }
     }
     c->schedules += one->schedules;
 }
@@ -284,6 +287,28 @@ static void put_count(cd_text *text, const prove_command *c)
         cd_text_printf(text, "%.15g", c->schedules);
 }
 
+static void put_sizes(cd_text *text, const uint32_t *sizes, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        cd_text_printf(text, "%s%" PRIu32, i == 0 ? "" : i + 1 == count ? " and " : ", ", sizes[i]);
+}
+
+/* See Note [Numbers of ranks] */
+static void put_any_ranks(cd_text *text, const cd_proof *p)
+{
+    cd_text_push(text, "  any ranks   ");
+    if (p->any_from == 0) {
+        cd_text_push(text, "not shown: ");
+        cd_text_wrap(text, p->any_missing, 14, 110);
+        return;
+    }
+    cd_text_push(text, "all ranks have one word; it is the same in worlds of ");
+    put_sizes(text, p->worlds, p->world_count);
+    cd_text_push(text, " ranks, and of ranks alone in worlds of\n              ");
+    put_sizes(text, p->large, p->large_count);
+    cd_text_printf(text, ": for any number of ranks from %" PRIu32 " on all issue the same collectives\n", p->any_from);
+}
+
 static void put_proved(cd_text *text, const prove_command *c)
 {
     const cd_proof *p = &c->proof;
@@ -292,16 +317,7 @@ static void put_proved(cd_text *text, const prove_command *c)
                    " backwards, up to %" PRIu32
                    " at once, may become ready in any\n              order: the rank issues the same %zu collectives\n",
                    p->rank_count, p->window_count, p->windows_max, p->letters);
-    if (p->world_count > 0) {
-        cd_text_push(text, "  any ranks   all ranks have one word, and it is the same in worlds of");
-        for (uint32_t i = 0; i < p->world_count; i++)
-            cd_text_printf(text, "%s %" PRIu32, i == 0 ? "" : i + 1 == p->world_count ? " and" : ",", p->worlds[i]);
-        cd_text_push(text, " ranks");
-        if (p->repeats_in_large_world)
-            cd_text_printf(text, ",\n              and of a rank alone that is told the same in a world of %d",
-                           CD_PROVE_LARGE_WORLD);
-        cd_text_push(text, ": no number of ranks can disagree\n");
-    }
+    put_any_ranks(text, p);
     if (p->values) {
         cd_text_push(text, "  values      for every gradient value and every one of the ");
         put_count(text, c);
@@ -343,21 +359,29 @@ static void put_effort(cd_text *text, const prove_command *c)
     cd_text_push(text, ")\n");
 }
 
-/* What stands for the other ranks, whatever their number. */
+/* What stands for the other ranks, whatever their number. See Note [Numbers of ranks] */
 static void put_inputs(cd_text *text, const cd_proof *p)
 {
-    cd_text_printf(text,
-                   "              any ranks: a rank knows of the others by results alone, equal on all ranks; of its %zu "
-                   "collectives\n              %" PRIu32 " bring whole numbers (votes, used maps, layouts, counts), which "
-                   "may steer what it issues later, and those\n              were inputs",
+    cd_text words;
+    cd_text_init(&words, false);
+    cd_text_printf(&words, "any ranks: further ranks do as rank%s ", p->model_count == 1 ? "" : "s");
+    put_sizes(&words, p->models, p->model_count);
+    cd_text_printf(&words,
+                   " here; a rank knows of the others by results alone; of its %zu collectives %" PRIu32
+                   " bring the runtime's own numbers",
                    p->letters, p->steering);
-    if (p->steering_by_size == 0)
-        cd_text_push(text, ", the same in worlds of all these sizes\n");
-    else
-        cd_text_printf(text,
-                       "; %" PRIu32 " of them count or list ranks and so are other ones in worlds of\n"
-                       "              other sizes: tried with the values that these worlds give\n",
-                       p->steering_by_size);
+    if (p->counting > 0)
+        cd_text_printf(&words,
+                       ", %" PRIu32 " of which count ranks or name one: nothing that is sent depends on more than whether "
+                       "none, some or all are counted",
+                       p->counting);
+    if (p->has_choice) cd_text_push(&words, " (tried with small, large and drawn numbers)");
+    if (p->sharing > 0) cd_text_printf(&words, "; %" PRIu32 " bring%s a share of each rank", p->sharing, p->sharing == 1 ? "s" : "");
+    cd_text_printf(&words, "; %" PRIu64 " runs of one rank in a larger world said its word, in the engine's order%s",
+                   p->retold, p->retold_in_every_order ? "; one was searched there in every order" : "");
+    cd_text_push(text, "              ");
+    cd_text_wrap(text, cd_text_get(&words), 14, 118);
+    cd_text_fini(&words);
 }
 
 static void put_assumptions(cd_text *text, const prove_command *c)
@@ -371,8 +395,7 @@ static void put_assumptions(cd_text *text, const prove_command *c)
         "              no faults; the real reducer ran, and one training of ");
     cd_text_printf(text, "%" PRIu64 " steps", c->plan->settings.train.steps);
     cd_text_push(text, p->values ? ", with gradients as exact symbols\n" : ", with sizes only\n");
-    if (p->world_count > 0)
-        put_inputs(text, p);
+    if (p->any_from > 0) put_inputs(text, p);
 }
 
 static void put_letter(cd_text *text, const char *who, bool has, const cd_letter *letter)
@@ -408,6 +431,9 @@ static void put_refuted(cd_text *text, const prove_command *c)
             if (same_shape) cd_text_push(text, "              of the same shape, with other content\n");
         }
     }
+    if (p->refuted_size > 0)
+        cd_text_printf(text, "  size        it holds for %" PRIu32 " ranks, and not in a world of %" PRIu32 "\n", p->rank_count,
+                       p->refuted_size);
     if (p->culprit[0] != '\0') {
         cd_text_push(text, w->is_refuted ? "  in a run    " : "  found       ");
         cd_text_wrap(text, p->culprit, 14, 110);
@@ -416,6 +442,7 @@ static void put_refuted(cd_text *text, const prove_command *c)
         cd_text lines;
         cd_text_init(&lines, false);
         cd_text_printf(&lines, "%s%s", cd_text_get(&c->overrides), cd_text_get(&c->pattern));
+        if (p->refuted_size > 0) cd_text_printf(&lines, "world.size=%" PRIu32 "\n", p->refuted_size);
         cd_command_line line = {
             .source = c->scenario, .overrides = cd_text_get(&lines), .schedule = p->schedule, .plugins = c->cli->args};
         cd_text_push(text, "  replay      ");

@@ -2,13 +2,13 @@
 /* A proof of one scenario. See prove.h. */
 #include "cli/prove.h"
 
-#include "cli/compose.h"
 #include "cli/explore_run.h"
+#include "cli/prove_sizes.h"
+#include "cli/prove_world.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/os.h"
 #include "core/base/prng.h"
-#include "sim/chooser.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,112 +17,6 @@
 
 #define WORDS_SEEN_MAX 65536
 #define JOBS_MAX 64
-
-/* ---- a chooser that knows windows ---- */
-
-typedef struct window_chooser {
-    cd_chooser chooser;
-    const cd_window_choice *choice; /* NULL: the engine's order everywhere */
-    uint32_t rank;
-    cd_prng *random;                      /* a probe: every option equally likely; else NULL */
-    double leaves;                        /* product of the options met: one probe's estimate */
-    double states;                        /* sets of ready gradients, over all windows met */
-    uint32_t windows[CD_PROVE_RANKS_MAX]; /* by rank: of those begun */
-    uint32_t left[CD_PROVE_RANKS_MAX];    /* options of the last choice of the rank; 2: its window is over */
-} window_chooser;
-
-static uint32_t choose(void *self, const cddp_choice *choice, cd_place place)
-{
-    (void)place;
-    window_chooser *w = self;
-    if (choice->kind != CDDP_CHOICE_READY || choice->rank >= CD_PROVE_RANKS_MAX) return 0;
-    const uint32_t r = choice->rank;
-    if (w->left[r] <= 2) { /* options fall by one inside a window, down to two */
-        double sets = 1;
-        for (uint32_t k = 0; k < choice->option_count; k++) sets *= 2;
-        w->states += sets;
-        w->windows[r]++;
-    }
-    w->left[r] = choice->option_count;
-    w->leaves *= (double)choice->option_count;
-    if (w->random != NULL) return (uint32_t)cd_prng_below(w->random, choice->option_count);
-    if (w->choice == NULL || r != w->rank || w->windows[r] - 1 != w->choice->window) return 0;
-    const uint32_t k = w->choice->digit_count - choice->option_count;
-    return k < w->choice->digit_count && w->choice->digits[k] < choice->option_count ? w->choice->digits[k] : 0;
-}
-
-/* ---- a whole world ---- */
-
-typedef struct failure {
-    char culprit[CD_PROVE_CULPRIT_BYTES];
-    char schedule[CD_PROVE_SCHEDULE_BYTES];
-} failure;
-
-typedef enum world_end { WORLD_VERIFIED, WORLD_FAILED, WORLD_UNJUDGED } world_end;
-
-typedef struct world_run {
-    cd_word_tap tap;
-    world_end end;
-    failure failed; /* unless it was verified; the schedule in any case */
-    window_chooser chooser;
-} world_run;
-
-static void world_run_fini(world_run *run) { cd_word_tap_fini(&run->tap); }
-
-static void note_culprit(world_run *run, const cddp_verdict *v)
-{
-    snprintf(run->failed.culprit, sizeof run->failed.culprit, "%s", v->reason[0] != '\0' ? v->reason : v->summary);
-    for (size_t i = v->rank_count; i-- > 0;)
-        if (v->ranks[i].result.status != CDDP_OK)
-            snprintf(run->failed.culprit, sizeof run->failed.culprit, "rank %zu: %s", i,
-                     v->ranks[i].result.error.message);
-    if (v->finding_count > 0)
-        snprintf(run->failed.culprit, sizeof run->failed.culprit, "%s  %s", v->findings[0].check, v->findings[0].title);
-}
-
-/* What the run came to: verified; a finding, or a rank that failed; or no judgement. */
-static world_end end_of(const cddp_verdict *v)
-{
-    bool failed = v->finding_count > 0;
-    for (size_t i = 0; i < v->rank_count; i++)
-        failed = failed || v->ranks[i].result.status != CDDP_OK || v->ranks[i].result.end != CDDP_RANK_RETURNED;
-    return v->outcome == CDDP_OUTCOME_VERIFIED ? WORLD_VERIFIED : failed ? WORLD_FAILED : WORLD_UNJUDGED;
-}
-
-/* One run, recorded and judged. Where this sets run->chooser apart, the caller has done so. */
-static cddp_status run_world(const cd_prove_options *o, const cddp_plan *plan, world_run *run, cddp_error *err)
-{
-    cddp_status status = CDDP_OK;
-    cd_compose *compose = NULL;
-    cddp_verdict *verdict = NULL;
-    run->chooser.leaves = 1;
-    run->chooser.chooser = (cd_chooser){.self = &run->chooser, .name = "prove", .choose = choose};
-    cd_compose_options composing = {
-        .plan = plan, .registry = o->registry, .level = CDDP_TRACE_DIGEST, .chooser = &run->chooser.chooser};
-    CD_TRY(cd_compose_open(&composing, &compose, err));
-    cddp_run_options running = cddp_run_options_default();
-    cd_compose_fill(compose, &running);
-    CD_TRY_OUT(cd_word_tap_init(&run->tap, running.backend, (uint32_t)plan->world.size, err));
-    running.backend = &run->tap.table;
-    running.registry = o->registry;
-    CD_TRY_OUT(cddp_run(&running, &verdict, err));
-    run->end = end_of(verdict);
-    for (size_t i = 0; i < verdict->rank_count; i++) { /* the plan's fault, on every rank and in every order */
-        const cddp_rank_result *r = &verdict->ranks[i].result;
-        if (r->status == CDDP_E_CONFIG || r->status == CDDP_E_UNSUPPORTED)
-            CD_TRY_OUT(cd_fail(err, r->status, "%s", r->error.message));
-    }
-    if (verdict->outcome == CDDP_OUTCOME_ERROR && run->end == WORLD_UNJUDGED)
-        CD_TRY_OUT(cd_fail(err, CDDP_E_CONFIG, "%s", verdict->reason[0] != '\0' ? verdict->reason : verdict->summary));
-    if (cd_compose_print_schedule(compose, run->failed.schedule, sizeof run->failed.schedule) >=
-        sizeof run->failed.schedule)
-        run->failed.schedule[0] = '\0';
-    if (run->end != WORLD_VERIFIED) note_culprit(run, verdict);
-out:
-    cddp_verdict_destroy(verdict);
-    cd_compose_close(compose);
-    return status;
-}
 
 /* ---- the proof ---- */
 
@@ -141,7 +35,7 @@ typedef struct proving {
     size_t seen_count;
     bool over; /* refuted, or stopped */
     bool has_failed_probe;
-    failure failed_probe;
+    cd_world_failure failed_probe;
     struct shared *shared; /* of several processes; NULL: this is the only one */
     uint32_t job;
     uint64_t order; /* the number of rank 0's order that is being tried */
@@ -184,7 +78,7 @@ static void show(const proving *p)
     if (p->options->progress != NULL) p->options->progress(p->options->context, p->proof);
 }
 
-static void refute_by_world(proving *p, const failure *failed)
+static void refute_by_world(proving *p, const cd_world_failure *failed)
 {
     cd_proof *proof = p->proof;
     proof->end = CD_PROOF_REFUTED;
@@ -203,7 +97,7 @@ static void bound(proving *p, const char *what)
 
 /* Words that fit run by run, and yet hang where a rank waits for every collective before the next, or where a backend
 ** lets one operation at a time take place. */
-static cddp_status compare_ranks(proving *p, const world_run *run, cddp_error *err)
+static cddp_status compare_ranks(proving *p, const cd_world_run *run, cddp_error *err)
 {
     cd_words_conflict c;
     CD_TRY(cd_words_compare(run->tap.words, run->tap.rank_count, &c, err));
@@ -223,7 +117,7 @@ static cddp_status compare_ranks(proving *p, const world_run *run, cddp_error *e
         cd_text_printf(&text, " (its collective %zu)", c.letters[k]);
         if (c.end == CD_WORDS_WAIT && k == 0) cd_text_push(&text, " for");
     }
-    failure failed = run->failed;
+    cd_world_failure failed = run->failed;
     snprintf(failed.culprit, sizeof failed.culprit, "%s", cd_text_get(&text));
     cd_text_fini(&text);
     refute_by_world(p, &failed);
@@ -240,16 +134,16 @@ static cddp_status refute_by_rank(proving *p, uint32_t rank, cd_rank_proof *part
     proof->parting.word = (cd_word){0};
     proof->parting_rank = rank;
     p->over = true;
-    world_run run = {.chooser = {.choice = &parting->counterexample, .rank = rank}};
-    cddp_status status = run_world(p->options, p->plan, &run, err);
+    cd_world_run run = {.chooser = {.choice = &parting->counterexample, .rank = rank}};
+    cddp_status status = cd_world_run_record(p->options, p->plan, &run, err);
     if (status == CDDP_OK) {
         memcpy(proof->schedule, run.failed.schedule, sizeof proof->schedule);
         memcpy(proof->culprit, run.failed.culprit, sizeof proof->culprit);
         proof->has_schedule = true;
-        proof->world_agrees = run.end == WORLD_FAILED;
+        proof->world_agrees = run.end == CD_WORLD_FAILED;
         proof->world_runs++;
     }
-    world_run_fini(&run);
+    cd_world_run_fini(&run);
     return status;
 }
 
@@ -262,16 +156,16 @@ static cddp_status probe(proving *p, cddp_error *err)
     double low = 0, high = 0, sum = 0, states = 0;
     for (uint32_t i = 0; i < p->options->probes && !must_stop(p); i++) {
         cd_prng prng = cd_prng_split_index(&root, "probe", i);
-        world_run run = {.chooser = {.random = &prng}};
-        cddp_status status = run_world(p->options, p->plan, &run, err);
+        cd_world_run run = {.chooser = {.random = &prng}};
+        cddp_status status = cd_world_run_record(p->options, p->plan, &run, err);
         /* Remembered: the search finds a shorter one, as a rule. */
-        if (status == CDDP_OK && run.end == WORLD_FAILED && !p->has_failed_probe) {
+        if (status == CDDP_OK && run.end == CD_WORLD_FAILED && !p->has_failed_probe) {
             p->has_failed_probe = true;
             p->failed_probe = run.failed;
         }
         const double leaves = run.chooser.leaves;
         states += run.chooser.states;
-        world_run_fini(&run);
+        cd_world_run_fini(&run);
         CD_TRY(status);
         p->proof->world_runs++;
         p->proof->probes++;
@@ -292,11 +186,11 @@ static uint64_t told_digest(const cd_results *results, uint32_t rank, const cd_w
 {
     uint64_t sequence = 0, digest = 0;
     for (size_t i = 0; i < letter; i++) sequence += word->letters[i].group == word->letters[letter].group;
-    const cddp_tensor *t = cd_results_find(results, rank, word->letters[letter].group, sequence);
-    return t != NULL && t->device->digest(t, &digest, NULL) == CDDP_OK ? digest : 0;
+    const cd_told *told = cd_results_find(results, rank, word->letters[letter].group, sequence);
+    return told != NULL && told->tensor.device->digest(&told->tensor, &digest, NULL) == CDDP_OK ? digest : 0;
 }
 
-static cddp_status keep_first(proving *p, const world_run *run, uint32_t rank, const cd_rank_proof *found,
+static cddp_status keep_first(proving *p, const cd_world_run *run, uint32_t rank, const cd_rank_proof *found,
                               cddp_error *err)
 {
     const cd_word *word = &run->tap.words[rank];
@@ -320,7 +214,7 @@ static cddp_status keep_first(proving *p, const world_run *run, uint32_t rank, c
 
 /* The last window in which this rank is told what it was told in the first run until its gradients have all fired: its
 ** states are those that were searched then, and what follows it is new. -1: none. False: nothing differs at all. */
-static bool find_change(const proving *p, const world_run *run, uint32_t rank, int32_t *window)
+static bool find_change(const proving *p, const cd_world_run *run, uint32_t rank, int32_t *window)
 {
     const cd_word *word = &run->tap.words[rank];
     size_t letter = 0;
@@ -335,7 +229,7 @@ static bool find_change(const proving *p, const world_run *run, uint32_t rank, i
 
 static bool stop_rank(void *context) { return must_stop(context); }
 
-static cddp_status search_rank(proving *p, const world_run *run, uint32_t rank, const cd_window_choice *chosen,
+static cddp_status search_rank(proving *p, const cd_world_run *run, uint32_t rank, const cd_window_choice *chosen,
                                cddp_error *err)
 {
     cd_proof *proof = p->proof;
@@ -365,7 +259,7 @@ static cddp_status search_rank(proving *p, const world_run *run, uint32_t rank, 
     return status;
 }
 
-static uint64_t digest_of(const world_run *run)
+static uint64_t digest_of(const cd_world_run *run)
 {
     uint64_t h = run->tap.rank_count;
     for (uint32_t r = 0; r < run->tap.rank_count; r++) h = cd_hash_mix(h, cd_word_digest(&run->tap.words[r]));
@@ -386,7 +280,7 @@ static bool was_seen(proving *p, uint64_t digest)
 ** rank, all ranks run one program; and the runtime asks which rank it is only to know the root of a broadcast and to name
 ** itself in messages. Two of them that were recorded with the same word, and told the same, are therefore one search: the
 ** orders of the one are the orders of the other. Rank 0 stands for itself as well, since it is the root. */
-static bool are_one(const proving *p, const world_run *run, uint32_t a, uint32_t b)
+static bool are_one(const proving *p, const cd_world_run *run, uint32_t a, uint32_t b)
 {
     const cd_word *x = &run->tap.words[a], *y = &run->tap.words[b];
     if (x->count != y->count) return false;
@@ -398,7 +292,7 @@ static bool are_one(const proving *p, const world_run *run, uint32_t a, uint32_t
 }
 
 /* An earlier rank was searched for this one, in this order of rank 0. See Note [Ranks that are one] */
-static bool is_searched(const proving *p, const world_run *run, uint32_t rank, bool is_chosen)
+static bool is_searched(const proving *p, const cd_world_run *run, uint32_t rank, bool is_chosen)
 {
     const uint32_t first = is_chosen ? 1 : 0; /* rank 0 went a way of its own then */
     return rank > first && are_one(p, run, first, rank);
@@ -426,15 +320,15 @@ static cddp_status keep_same(proving *p, uint32_t rank, cddp_error *err)
 static cddp_status prove_order(proving *p, const cd_window_choice *chosen, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    world_run run = {.chooser = {.choice = chosen, .rank = 0}};
-    CD_TRY_OUT(run_world(p->options, p->plan, &run, err));
+    cd_world_run run = {.chooser = {.choice = chosen, .rank = 0}};
+    CD_TRY_OUT(cd_world_run_record(p->options, p->plan, &run, err));
     p->proof->world_runs++;
     p->proof->orders_tried++;
-    if (run.end == WORLD_FAILED) {
+    if (run.end == CD_WORLD_FAILED) {
         refute_by_world(p, &run.failed);
         goto out;
     }
-    if (run.end == WORLD_UNJUDGED) {
+    if (run.end == CD_WORLD_UNJUDGED) {
         bound(p, run.failed.culprit);
         goto out;
     }
@@ -455,7 +349,7 @@ static cddp_status prove_order(proving *p, const cd_window_choice *chosen, cddp_
             CD_TRY_OUT(search_rank(p, &run, r, chosen != NULL && r == 0 ? chosen : window >= 0 ? &same : NULL, err));
     }
 out:
-    world_run_fini(&run);
+    cd_world_run_fini(&run);
     return status;
 }
 
@@ -596,97 +490,15 @@ static cddp_status prove_layouts(proving *p, cddp_error *err)
     return prove_in_parts(p, jobs, err);
 }
 
-/* ---- other numbers of ranks ---- */
-
-static bool words_fit(const cd_word *a, const cd_word *b, bool same_world)
-{
-    if (a->count != b->count) return false;
-    for (size_t i = 0; i < a->count; i++) {
-        cd_letter x = a->letters[i], y = b->letters[i];
-        if (!same_world) x.root = y.root = 0; /* who has the longest input, say: one rank, but another one elsewhere */
-        if (!cd_letter_fits(&x, &y)) return false;
-    }
-    return true;
-}
-
-static bool is_one_word(const world_run *run)
-{
-    bool fits = true;
-    for (uint32_t r = 1; r < run->tap.rank_count; r++)
-        fits = fits && words_fit(&run->tap.words[0], &run->tap.words[r], true);
-    return fits;
-}
-
-/* Collectives whose results are whole numbers: all that can steer what a rank issues later. Told to rank 0 in two worlds;
-** those that differ count ranks, or have a share for each. */
-static void count_steering(proving *p, const world_run *a, const world_run *b, bool *differs)
-{
-    const cd_word *x = &a->tap.words[0], *y = &b->tap.words[0];
-    for (size_t i = 0; i < x->count; i++)
-        if (told_digest(&a->tap.results, 0, x, i) != told_digest(&b->tap.results, 0, y, i)) differs[i] = true;
-    p->proof->steering = p->proof->steering_by_size = 0;
-    for (size_t i = 0; i < x->count; i++) {
-        const uint32_t dtype = x->letters[i].dtype;
-        if (dtype >= CDDP_DTYPE_COUNT || cddp_dtype_is_float((cddp_dtype)dtype) || dtype == CDDP_C64) continue;
-        p->proof->steering++;
-        p->proof->steering_by_size += differs[i];
-    }
-}
-
-/* A rank alone, told what it was told here, but in a world so large that nobody runs it: what it says can depend on the
-** number of ranks through results alone. Not where it counts who has joined: there it would see that most are missing. */
-static cddp_status try_large_world(proving *p, cddp_plan *other, const world_run *here, cddp_error *err)
-{
-    bool repeats = false;
-    other->world.size = CD_PROVE_LARGE_WORLD;
-    if (other->settings.join.enable || cddp_plan_check(other, NULL) != CDDP_OK) return CDDP_OK;
-    const cd_prove_rank_options options = {.plan = other,
-                                           .registry = p->options->registry,
-                                           .results = &here->tap.results,
-                                           .word = &here->tap.words[0],
-                                           .shapes_only = true};
-    CD_TRY(cd_prove_rank_repeats(&options, &repeats, err));
-    p->proof->repeats_in_large_world = repeats;
-    return CDDP_OK;
-}
-
-/* The words of all ranks, here and in worlds of other sizes, are one. */
-static cddp_status compare_worlds(proving *p, cddp_error *err)
-{
-    static const uint32_t sizes[] = {2, 3, 5};
-    world_run here = {0};
-    cddp_status status = CDDP_OK;
-    bool *differs = NULL;
-    cddp_plan *other = (cddp_plan *)malloc(sizeof *other);
-    if (other == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a plan");
-    CD_TRY_OUT(run_world(p->options, p->plan, &here, err));
-    differs = calloc(here.tap.words[0].count + 1, sizeof *differs);
-    if (differs == NULL) CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for the letters of a word"));
-    memcpy(other, p->plan, sizeof *other);
-    bool one_word = is_one_word(&here);
-    for (size_t i = 0; one_word && i < sizeof sizes / sizeof sizes[0] && !must_stop(p); i++) {
-        world_run run = {0};
-        other->world.size = sizes[i];
-        if (cddp_plan_check(other, NULL) != CDDP_OK) continue;
-        status = run_world(p->options, other, &run, err);
-        const bool fits = status == CDDP_OK && run.end == WORLD_VERIFIED && is_one_word(&run) &&
-                          words_fit(&here.tap.words[0], &run.tap.words[0], false);
-        if (fits) count_steering(p, &here, &run, differs);
-        world_run_fini(&run);
-        CD_TRY_OUT(status);
-        if (fits) p->proof->worlds[p->proof->world_count++] = sizes[i];
-        one_word = fits;
-    }
-    if (one_word && p->proof->world_count > 0) CD_TRY_OUT(try_large_world(p, other, &here, err));
-    if (!one_word) p->proof->world_count = 0;
-out:
-    world_run_fini(&here);
-    free(differs);
-    free(other);
-    return status;
-}
-
 /* ---- counting ---- */
+
+/* Sets of ready gradients of rank 0, over its windows. */
+static uint64_t states_of_one(const proving *p)
+{
+    uint64_t states = 0;
+    for (uint32_t w = 0; w < p->size_counts[0]; w++) states += UINT64_C(1) << (p->sizes[0][w] % 64);
+    return states;
+}
 
 /* The product as a number with all its digits, in base 10^9. */
 static void count_schedules(proving *p)
@@ -740,7 +552,7 @@ cddp_status cd_prove(const cd_prove_options *options, cd_proof *proof, cddp_erro
     if (p.seen == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a proof");
     CD_TRY_OUT(prove_order(&p, NULL, err));
     if (!must_stop(&p) && p.proposing >= 0) CD_TRY_OUT(prove_layouts(&p, err));
-    if (!must_stop(&p) && proof->end == CD_PROOF_HOLDS) CD_TRY_OUT(compare_worlds(&p, err));
+    if (!must_stop(&p) && proof->end == CD_PROOF_HOLDS) CD_TRY_OUT(cd_prove_sizes(options, states_of_one(&p), proof, err));
     /* Nothing that the argument of this proof knows of, and yet a run that is not verified. */
     if (p.has_failed_probe && proof->end != CD_PROOF_REFUTED) refute_by_world(&p, &p.failed_probe);
     count_schedules(&p);

@@ -20,7 +20,9 @@
 #define CD_PROVE_CULPRIT_BYTES 640
 #define CD_PROVE_SCHEDULE_BYTES 4096
 #define CD_PROVE_RANKS_MAX 64
-#define CD_PROVE_LARGE_WORLD 1000
+#define CD_PROVE_SIZES 4 /* worlds of 2 and more that are run */
+#define CD_PROVE_MODELS 8
+#define CD_PROVE_LARGE_SIZES 3 /* worlds that one rank at a time is put into */
 
 typedef struct cd_proof cd_proof;
 
@@ -56,9 +58,17 @@ struct cd_proof {
     uint64_t orders_tried, layouts; /* of rank 0, and what came of them */
     uint32_t windows_max, window_count;
     uint32_t shared_ranks;           /* not searched themselves: they are one with another rank */
-    uint32_t worlds[4], world_count; /* sizes of the worlds whose words were compared */
-    uint32_t steering, steering_by_size; /* letters whose results are whole numbers; those that differ between these worlds */
-    bool repeats_in_large_world;     /* a rank alone says its word in a world of CD_PROVE_LARGE_WORLD too */
+    /* Any number of ranks. See Note [Numbers of ranks]. */
+    uint32_t any_from;                             /* the words are one for every number from here on; 0: not shown */
+    char any_missing[CD_PROVE_CULPRIT_BYTES];      /* why not */
+    uint32_t worlds[CD_PROVE_SIZES], world_count;  /* sizes of the worlds whose words were compared */
+    uint32_t models[CD_PROVE_MODELS], model_count; /* the recorded ranks that further ranks do as */
+    uint32_t steering, counting, sharing;          /* letters with the runtime's own numbers; counts or names of ranks; shares */
+    uint32_t large[CD_PROVE_LARGE_SIZES], large_count;
+    uint64_t retold;           /* ranks that ran alone in a larger world */
+    bool has_choice;           /* and were told several numbers of ranks */
+    bool retold_in_every_order; /* one of them was searched there too */
+    uint32_t refuted_size;     /* the world in which it was refuted; 0: the scenario's own */
     bool values;                     /* contents were exact: device symbol */
     /* refuted */
     cd_rank_proof parting; /* is_refuted: rank by rank */

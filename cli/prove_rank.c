@@ -580,7 +580,25 @@ out:
     return status;
 }
 
-cddp_status cd_prove_rank_repeats(const cd_prove_rank_options *options, bool *repeats, cddp_error *err)
+static void tell_parting(const cd_rank_walk *w, const cddp_error *error, cd_text *how)
+{
+    if (!w->has_parted) {
+        cd_text_push(how, error->message);
+        return;
+    }
+    cd_text_printf(how, "collective %zu is ", w->letter_count);
+    if (w->has_said)
+        cd_letter_print(how, &w->said);
+    else
+        cd_text_push(how, "missing");
+    cd_text_push(how, ", not ");
+    if (w->letter_count < w->expected->count)
+        cd_letter_print(how, &w->expected->letters[w->letter_count]);
+    else
+        cd_text_push(how, "the end");
+}
+
+cddp_status cd_prove_rank_repeats(const cd_prove_rank_options *options, bool *repeats, cd_text *how, cddp_error *err)
 {
     cd_word expected = {0};
     cd_rank_walk walk;
@@ -590,6 +608,7 @@ cddp_status cd_prove_rank_repeats(const cd_prove_rank_options *options, bool *re
     status = cd_rank_walk_begin(&walk, err);
     if (status == CDDP_OK) status = cd_rank_walk_to_the_end(&walk, err);
     *repeats = status == CDDP_OK;
+    if (!*repeats && status != CDDP_E_NOMEM) tell_parting(&walk, err, how);
     cd_rank_walk_fini(&walk);
     cd_word_fini(&expected);
     if (status == CDDP_E_NOMEM) return status;

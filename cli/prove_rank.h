@@ -19,6 +19,7 @@
 #pragma once
 #include "cddp/plan.h"
 #include "cddp/registry.h"
+#include "cli/prove_retell.h"
 #include "cli/prove_word.h"
 
 #define CD_PROVE_EVENTS_MAX 64 /* of one window */
@@ -41,7 +42,8 @@ typedef struct cd_prove_rank_options {
     const cd_word *word;            /* what it said there; NULL: the word of the engine's order */
     const cd_window_choice *chosen; /* this window has this order, and only later ones are searched; NULL: all are */
     bool snapshots;                 /* where possible */
-    bool shapes_only;               /* contents may differ from the word's: it was said in a world of another size */
+    const cd_retelling *retelling;  /* the plan is for another number of ranks than the record, from which this tells
+                                    ** results; contents and roots may then differ from the word's. NULL: it is not */
     bool (*stop)(void *context);    /* asked now and then; true ends the search */
     void *context;
 } cd_prove_rank_options;
@@ -68,6 +70,7 @@ typedef struct cd_rank_proof {
 
 cddp_status cd_prove_rank(const cd_prove_rank_options *options, cd_rank_proof *proof, cddp_error *err) CDDP_MUST_CHECK;
 /* Does this rank, in the engine's order and told those results, say this word? *repeats is false where it says another
-** one, or cannot go on. */
-cddp_status cd_prove_rank_repeats(const cd_prove_rank_options *options, bool *repeats, cddp_error *err) CDDP_MUST_CHECK;
+** one, or cannot go on; how: appended then. */
+cddp_status cd_prove_rank_repeats(const cd_prove_rank_options *options, bool *repeats, cd_text *how,
+                                  cddp_error *err) CDDP_MUST_CHECK;
 void cd_rank_proof_fini(cd_rank_proof *proof); /* accepts a zeroed proof */

@@ -57,7 +57,7 @@ static const cddp_world_ops world_ops = {.size = sizeof world_ops,
 
 typedef struct alone_group {
     cd_rank_walk *walk;
-    uint32_t group_rank;
+    uint32_t group_rank, group_size;
     uint64_t name;
     char text[64];
 } alone_group;
@@ -71,7 +71,10 @@ static cddp_status alone_open(const cddp_backend *backend, cddp_rank *rank, cons
 {
     alone_group *g = cd_allocate_zero(rank->allocator, sizeof *g);
     if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
-    *g = (alone_group){.walk = backend->self, .group_rank = spec->group_rank, .name = cd_hash_text(spec->name)};
+    *g = (alone_group){.walk = backend->self,
+                       .group_rank = spec->group_rank,
+                       .group_size = spec->group_size,
+                       .name = cd_hash_text(spec->name)};
     snprintf(g->text, sizeof g->text, "%s", spec->name);
     *group = g;
     return CDDP_OK;
@@ -97,6 +100,13 @@ static bool is_proposal(const alone_group *g, const cddp_collective *c)
     return c->op == CDDP_OP_BROADCAST && c->root == g->group_rank && (c->output.device->flags & CDDP_DEVICE_EXACT) == 0;
 }
 
+/* What a rank gives to a count, or as its share, is the same in a world of another size: see Note [Numbers of ranks]. */
+static bool is_same_anywhere(const cddp_collective *c)
+{
+    const bool is_given = (c->op == CDDP_OP_ALLREDUCE && c->reduce_op == CDDP_RED_SUM) || c->op == CDDP_OP_ALLGATHER;
+    return is_given && c->input.device != NULL && cd_is_own_number(&c->input);
+}
+
 static cddp_status part(cd_rank_walk *w, const cd_letter *said, cddp_error *err)
 {
     w->has_parted = true;
@@ -117,9 +127,12 @@ static cddp_status say(alone_group *g, const cddp_collective *c, cddp_error *err
     } else {
         if (at >= w->expected->count) return part(w, &letter, err);
         cd_letter *expected = &w->expected->letters[at];
-        const bool same_content = letter.digest == expected->digest || w->options->shapes_only || is_proposal(g, c);
-        if (!cd_letter_fits(&letter, expected) || !same_content)
-            return part(w, &letter, err);
+        const bool other_size = w->options->retelling != NULL;
+        const bool same_content =
+            letter.digest == expected->digest || (other_size && !is_same_anywhere(c)) || is_proposal(g, c);
+        cd_letter here = letter;
+        if (other_size) here.root = expected->root; /* who has the longest input, say: one rank, but another one there */
+        if (!cd_letter_fits(&here, expected) || !same_content) return part(w, &letter, err);
         if (expected->content == 0) expected->content = letter.content;
     }
     w->letter_count++;
@@ -144,49 +157,26 @@ static cddp_status alone_test(void *group, void *work, bool *done, cddp_error *e
     return CDDP_OK;
 }
 
-/* Gathered in a world of another size, where all gave the same: as often as there are ranks here. */
-static cddp_status tell_gathered(const cddp_collective *c, const cddp_tensor *told, cddp_error *err)
-{
-    const cddp_tensor *out = &c->output;
-    const int64_t numel = cddp_tensor_numel(out), share = cddp_tensor_numel(&c->input);
-    for (int64_t at = 0; at < numel; at += share) {
-        const cddp_tensor to = cddp_tensor_of(out->device, out->storage, out->offset + at, out->dtype, &share, 1);
-        const cddp_tensor from = cddp_tensor_of(told->device, told->storage, told->offset, told->dtype, &share, 1);
-        CD_TRY(out->device->copy(&to, &from, NULL, err));
-    }
-    return CDDP_OK;
-}
-
-static bool is_gathered(const cddp_collective *c, const cddp_tensor *told)
-{
-    const int64_t share = c->input.device != NULL ? cddp_tensor_numel(&c->input) : 0;
-    return c->op == CDDP_OP_ALLGATHER && c->counts == NULL && share > 0 && cddp_tensor_numel(told) >= share &&
-           cddp_tensor_numel(&c->output) % share == 0;
-}
-
 /* Tells what was recorded; without a record the output is what this rank put in, where that is the same memory. */
 static cddp_status alone_wait(void *group, void *work, uint64_t timeout_ns, cddp_error *err)
 {
     (void)timeout_ns;
     alone_group *g = group;
+    const cd_prove_rank_options *o = g->walk->options;
     const cddp_collective *c = &((alone_work *)work)->collective;
-    const cd_results *results = g->walk->options->results;
     const cddp_tensor *out = &c->output;
-    const cddp_tensor *told =
-        results != NULL ? cd_results_find(results, g->walk->port.rank, g->name, c->sequence) : NULL;
-    if (told != NULL && out->device != NULL && cddp_tensor_numel(out) > 0) {
-        const bool is_other_size = g->walk->options->shapes_only && cddp_tensor_numel(told) != cddp_tensor_numel(out);
-        if (is_other_size && is_gathered(c, told)) return tell_gathered(c, told, err);
-        if (cddp_tensor_numel(told) != cddp_tensor_numel(out) || told->dtype != out->dtype ||
-            told->device != out->device)
-            return cd_fail(err, CDDP_E_MISMATCH, "the recorded result of collective %llu does not fit",
-                           (unsigned long long)c->sequence);
-        const int64_t numel = cddp_tensor_numel(out);
-        const cddp_tensor to = cddp_tensor_of(out->device, out->storage, out->offset, out->dtype, &numel, 1);
-        const cddp_tensor from = cddp_tensor_of(told->device, told->storage, told->offset, told->dtype, &numel, 1);
-        CD_TRY(out->device->copy(&to, &from, NULL, err));
-    }
-    return CDDP_OK;
+    const uint32_t rank = o->retelling != NULL ? o->retelling->rank : g->walk->port.rank;
+    const cd_told *told = o->results != NULL ? cd_results_find(o->results, rank, g->name, c->sequence) : NULL;
+    if (told == NULL || out->device == NULL || cddp_tensor_numel(out) == 0) return CDDP_OK;
+    if (o->retelling != NULL) return cd_retell(o->retelling, told, c, g->group_size, err);
+    const cddp_tensor *from = &told->tensor;
+    if (cddp_tensor_numel(from) != cddp_tensor_numel(out) || from->dtype != out->dtype || from->device != out->device)
+        return cd_fail(err, CDDP_E_MISMATCH, "the recorded result of collective %llu does not fit",
+                       (unsigned long long)c->sequence);
+    const int64_t numel = cddp_tensor_numel(out);
+    const cddp_tensor target = cddp_tensor_of(out->device, out->storage, out->offset, out->dtype, &numel, 1);
+    const cddp_tensor source = cddp_tensor_of(from->device, from->storage, from->offset, from->dtype, &numel, 1);
+    return out->device->copy(&target, &source, NULL, err);
 }
 
 static void alone_release(void *group, void *work)

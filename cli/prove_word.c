@@ -177,11 +177,11 @@ cddp_status cd_words_compare(const cd_word *words, uint32_t count, cd_words_conf
 
 /* ---- results ---- */
 
-const cddp_tensor *cd_results_find(const cd_results *results, uint32_t rank, uint64_t group, uint64_t sequence)
+const cd_told *cd_results_find(const cd_results *results, uint32_t rank, uint64_t group, uint64_t sequence)
 {
     for (size_t i = 0; i < results->count; i++) {
         const cd_told *t = &results->items[i];
-        if (t->sequence == sequence && t->group == group && t->rank == rank) return &t->tensor;
+        if (t->sequence == sequence && t->group == group && t->rank == rank) return t;
     }
     return NULL;
 }
@@ -218,7 +218,7 @@ typedef struct tap_group {
     cd_word_tap *tap;
     cddp_rank *rank;
     void *inner;
-    uint32_t group_rank;
+    uint32_t group_rank, group_size;
     uint64_t name;
     char text[64];
 } tap_group;
@@ -235,7 +235,11 @@ static cddp_status tap_open(const cddp_backend *backend, cddp_rank *rank, const 
     cd_word_tap *tap = backend->self;
     tap_group *g = cd_allocate_zero(rank->allocator, sizeof *g);
     if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
-    *g = (tap_group){.tap = tap, .rank = rank, .group_rank = spec->group_rank, .name = cd_hash_text(spec->name)};
+    *g = (tap_group){.tap = tap,
+                     .rank = rank,
+                     .group_rank = spec->group_rank,
+                     .group_size = spec->group_size,
+                     .name = cd_hash_text(spec->name)};
     snprintf(g->text, sizeof g->text, "%s", spec->name);
     cddp_status status = tap->inner.open(tap->given, rank, spec, &g->inner, err);
     if (status != CDDP_OK) {
@@ -279,7 +283,12 @@ static cddp_status keep(tap_group *g, tap_work *w, cddp_error *err)
     if (w->is_told || out->device == NULL || (out->device->flags & (CDDP_DEVICE_VALUES | CDDP_DEVICE_EXACT)) == 0)
         return CDDP_OK;
     w->is_told = true;
-    const cd_told told = {.group = g->name, .sequence = w->collective.sequence, .rank = g->rank->rank};
+    const cd_told told = {.group = g->name,
+                          .sequence = w->collective.sequence,
+                          .rank = g->rank->rank,
+                          .group_size = g->group_size,
+                          .op = w->collective.op,
+                          .reduce_op = w->collective.reduce_op};
     return results_push(&g->tap->results, &told, out, err);
 }
 

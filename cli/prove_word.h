@@ -51,7 +51,8 @@ cddp_status cd_words_compare(const cd_word *words, uint32_t count, cd_words_conf
 
 typedef struct cd_told {
     uint64_t group, sequence;
-    uint32_t rank;
+    uint32_t rank, group_size;
+    uint32_t op, reduce_op;
     cddp_tensor tensor; /* own storage */
 } cd_told;
 
@@ -60,7 +61,7 @@ typedef struct cd_results {
     size_t count, capacity;
 } cd_results;
 
-const cddp_tensor *cd_results_find(const cd_results *results, uint32_t rank, uint64_t group, uint64_t sequence);
+const cd_told *cd_results_find(const cd_results *results, uint32_t rank, uint64_t group, uint64_t sequence);
 void cd_results_fini(cd_results *results); /* accepts zeroed results */
 
 typedef struct cd_word_tap {

@@ -40,16 +40,28 @@ claim="what a proof assumes is printed with it"
 expect 0 "$verify" prove "$scenarios/proofs/find_unused.toml"
 says "assumes"
 says "no faults"
-says "all ranks have one word, and it is the same in worlds of 2, 3 and 5 ranks,"
-says "told the same in a world of 1000"
-says "of its 8 collectives"
-says "3 bring whole numbers"
-says "tried with the values that these worlds give"
+says "all ranks have one word; it is the same in worlds of 2, 3, 4 and 5 ranks,"
+says "7, 1000 and 4096: for any number of ranks from 2 on all issue the same"
+says "further ranks do as ranks 1 and 2 here"
+says "collectives 3 bring the runtime's own numbers, 2 of which count ranks or name one"
+says "none, some or all are counted (tried with small, large and drawn numbers)"
+says "one was searched there in every order"
 
-claim="a rank that counts who has joined is not put into a large world"
+claim="a rank that counts who has joined is told other numbers of the kind"
 expect 0 "$verify" prove "$scenarios/proofs/join.toml"
-says "worlds of 3 and 5 ranks: no number"
-silent "world of 1000"
+says "for any number of ranks from 3 on"
+says "further ranks do as rank 1 here"
+
+claim="from two ranks on, whichever number the proof is made for"
+for size in 2 3 4 5; do
+    expect 0 "$verify" prove small.toml -n $size
+    says "for any number of ranks from 2 on"
+done
+
+claim="where nothing is known of further ranks, that is said"
+expect 0 "$verify" prove small.toml --set ddp.gradient_as_bucket_view@1=true --set ddp.gradient_as_bucket_view@0=true
+says "not shown: no rank of the scenario does what rank 2 of a larger world would do"
+silent "any number of ranks from"
 
 claim="two ranks and three ranks, as the catalogue has them"
 for name in find_unused views accumulation gan; do
@@ -111,7 +123,7 @@ says "1-minimal"
 claim="sizes instead of contents: sixteen gradients at once"
 expect 0 "$verify" prove small.toml --words --set model.options=depth=4 --set ddp.find_unused_parameters=true
 says "contents were not judged"
-says "any ranks"
+says "for any number of ranks from 2 on"
 says "which stand for 1 more rank"
 silent "every gradient value"
 expect 0 "$verify" prove small.toml --words --set model.options=depth=4 --set ddp.find_unused_parameters=true \

@@ -15,7 +15,7 @@ static const struct {
     {"names", tidy_check_names},     {"globals", tidy_check_globals},       {"macros", tidy_check_macros},
     {"notes", tidy_check_notes},     {"tags", tidy_check_tags},             {"SPDX lines", tidy_check_spdx},
     {"leftovers", tidy_check_leftovers}, {"pairs", tidy_check_pairs},       {"links", tidy_check_links},
-    {"shown", tidy_check_shown},
+    {"shown", tidy_check_shown},     {"reads", tidy_check_reads},
 };
 #define RULE_COUNT (sizeof rules / sizeof rules[0])
 
@@ -168,6 +168,17 @@ TEST(tidy, sees_checks_that_nobody_has_seen_fire)
            {"core/check/checks.def", "\nCD_CHECK(order, \"I-ORDER\")\n", NULL});
 }
 
+TEST(tidy, sees_reads_of_other_ranks_that_nobody_explained)
+{
+    PLANTS(tidy_check_reads, {"core/ddp/a.c", "int *x = c->host;", "core/ddp/a.c:1: reads host 1 times, of which tests/tidy/reads.def explains 0"},
+           {"core/hooks/a.c", "\nif (cddp_group_size(g) >= 7) return;", "core/hooks/a.c:2: reads cddp_group_size 1 times"},
+           {"core/run/a.c", "r = cddp_group_rank(g);", "reads cddp_group_rank"},
+           {"core/ddp/delayed.c", "a = cddp_group_size(g); b = cddp_group_size(g);", "2 times, of which tests/tidy/reads.def explains 1"},
+           {"core/ddp/delayed.c", "\n", "0 times, of which tests/tidy/reads.def explains 1"},
+           {"core/ddp/delayed.c", "a = cddp_group_size(g); host(1); ghost.hosts = x_cddp_group_rank(2); /* c->host */", NULL},
+           {"core/comm/a.c", "b->host[0] = cddp_group_size(g);", NULL});
+}
+
 TEST(tidy, sees_links_into_nowhere)
 {
     PLANTS(tidy_check_links, {"docs/a.md", "[x](b.md)", "links to b.md"}, {"docs/a.md", "[x](../core/nothing)", "links to ../core/nothing"},
@@ -198,4 +209,5 @@ TEST_MAIN(ROW(tidy, sees_includes_and_links_that_go_upwards), ROW(tidy, sees_sys
           ROW(tidy, sees_jumps_in_macros), ROW(tidy, sees_citations_of_notes_that_nobody_wrote),
           ROW(tidy, sees_tags_and_invariants_without_an_entry), ROW(tidy, sees_upstreams_tests_that_nothing_shows), ROW(tidy, sees_missing_licence_lines),
           ROW(tidy, sees_deferred_work), ROW(tidy, sees_checks_that_nobody_has_seen_fire),
-          ROW(tidy, sees_links_into_nowhere), ROW(tidy, the_tree_obeys))
+          ROW(tidy, sees_links_into_nowhere),
+          ROW(tidy, sees_reads_of_other_ranks_that_nobody_explained), ROW(tidy, the_tree_obeys))

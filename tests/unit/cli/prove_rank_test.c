@@ -2,6 +2,7 @@
 /* The search over one rank, against brute force: every order of small windows, one by one. */
 #include "cli/prove_walk.h"
 
+#include "cddp/device.h"
 #include "cli/compose.h"
 #include "core/base/alloc.h"
 #include "core/base/hash.h"
@@ -343,34 +344,182 @@ TEST(prove_rank, without_content_or_settings_of_its_own_a_rank_is_searched_as_an
     }
 }
 
+/* Every rank of the record, and a further one in the place of the last, told every number of the kind that was recorded. */
+static void repeat_in_large_world(const cddp_plan *plan, const cd_word_tap *tap, bool expected)
+{
+    const uint32_t recorded = tap->rank_count;
+    uint32_t models[1000];
+    for (uint32_t rank = 0; rank < 1000; rank++) models[rank] = rank < recorded ? rank : recorded - 1;
+    for (uint32_t rank = 0; rank <= recorded; rank++)
+        for (uint32_t turn = 0; turn < CD_RETELLING_TURNS; turn++) {
+            cddp_error err = CDDP_ERROR_INIT;
+            cd_text how;
+            bool repeats = !expected, has_choice = false;
+            const uint32_t as = rank < recorded ? rank : recorded - 1;
+            const cd_retelling retelling = {.rank = as, .models = models, .turn = turn, .has_choice = &has_choice};
+            const cd_prove_rank_options options = {.plan = plan,
+                                                   .rank = rank < recorded ? rank : (uint32_t)plan->world.size - 1,
+                                                   .results = &tap->results,
+                                                   .word = &tap->words[as],
+                                                   .retelling = &retelling};
+            cd_text_init(&how, false);
+            assert_ok(cd_prove_rank_repeats(&options, &repeats, &how, &err), &err);
+            assert_true(repeats == expected);
+            assert_true((cd_text_get(&how)[0] == '\0') == expected);
+            cd_text_fini(&how);
+            if (!has_choice) break;
+        }
+}
+
 TEST(prove_rank, alone_in_a_large_world_it_says_its_word_and_no_other)
 {
     for (size_t i = 0; i < CASES; i++) {
         cddp_plan *plan = NULL;
         cd_word_tap tap;
-        cddp_error err = CDDP_ERROR_INIT;
-        bool repeats = false;
-        if (strcmp(cases[i].name, "join") == 0) continue; /* it counts who is there */
         cd_test_row("%s", cases[i].name);
         make_plan(&cases[i], i % 2 == 0 ? "symbol" : "shape", &plan);
         record(plan, &tap);
-        plan->world.size = 1000;
-        cd_word *word = &tap.words[0];
-        const cd_prove_rank_options options = {.plan = plan, .results = &tap.results, .word = word, .shapes_only = true};
-        assert_ok(cd_prove_rank_repeats(&options, &repeats, &err), &err);
-        assert_true(repeats);
-        cd_letter *last = &word->letters[word->count - 1];
-        last->numel++;
-        assert_ok(cd_prove_rank_repeats(&options, &repeats, &err), &err);
-        assert_false(repeats);
-        last->numel--;
-        word->count--;
-        assert_ok(cd_prove_rank_repeats(&options, &repeats, &err), &err);
-        assert_false(repeats);
-        word->count++;
+        plan->world.size = i % 3 == 0 ? 1000 : 7;
+        repeat_in_large_world(plan, &tap, true);
+        for (uint32_t r = 0; r < tap.rank_count; r++) tap.words[r].letters[tap.words[r].count - 1].numel++;
+        repeat_in_large_world(plan, &tap, false);
+        for (uint32_t r = 0; r < tap.rank_count; r++) {
+            tap.words[r].letters[tap.words[r].count - 1].numel--;
+            tap.words[r].count--;
+        }
+        repeat_in_large_world(plan, &tap, false);
+        for (uint32_t r = 0; r < tap.rank_count; r++) tap.words[r].count++;
         cd_word_tap_fini(&tap);
         cddp_plan_destroy(plan);
     }
+}
+
+/* The claim about larger worlds, against worlds that are run: their ranks say the recorded words, and are told numbers of
+** the recorded kinds; a count of none where some were counted is noticed. */
+TEST(prove_rank, worlds_of_three_to_five_are_told_what_the_world_of_two_was_told)
+{
+    for (size_t i = 0; i < CASES; i++)
+        for (uint32_t size = 3; size <= 5; size++) {
+            cddp_plan *plan = NULL;
+            cd_word_tap two, larger;
+            size_t counts = 0;
+            cd_test_row("%s, %u ranks", cases[i].name, size);
+            make_plan(&cases[i], size == 4 ? "symbol" : "shape", &plan);
+            record(plan, &two);
+            plan->world.size = size;
+            record(plan, &larger);
+            for (uint32_t r = 0; r < size; r++) {
+                const cd_word *a = &two.words[r < 2 ? r : 0], *b = &larger.words[r];
+                assert_int_equal(a->count, b->count);
+                for (size_t k = 0; k < a->count; k++) {
+                    cd_letter x = a->letters[k], y = b->letters[k];
+                    x.root = y.root;
+                    assert_true(cd_letter_fits(&x, &y));
+                }
+            }
+            for (size_t k = 0; k < two.results.count; k++) {
+                const cd_told *a = &two.results.items[k];
+                const cd_told *b = cd_results_find(&larger.results, a->rank, a->group, a->sequence);
+                assert_non_null(b);
+                assert_true(cd_told_find_kind(a) != CD_TOLD_UNKNOWN);
+                assert_true(cd_told_is_alike(a, b));
+                if (cd_told_find_kind(a) != CD_TOLD_COUNT) continue;
+                counts++;
+                memset(b->tensor.storage, 0, (size_t)cddp_tensor_numel(&b->tensor) * cddp_dtype_bytes(b->tensor.dtype));
+                uint64_t recorded = 0, nothing = 0;
+                assert_ok(a->tensor.device->digest(&a->tensor, &recorded, NULL), NULL);
+                assert_ok(b->tensor.device->digest(&b->tensor, &nothing, NULL), NULL);
+                assert_true(cd_told_is_alike(a, b) == (recorded == nothing));
+            }
+            assert_true((counts > 0) == (strcmp(cases[i].name, "find unused") == 0 || strcmp(cases[i].name, "join") == 0 ||
+                                         strcmp(cases[i].name, "static graph") == 0));
+            cd_word_tap_fini(&two);
+            cd_word_tap_fini(&larger);
+            cddp_plan_destroy(plan);
+        }
+}
+
+/* ---- results for a larger world ---- */
+
+static cd_told told_of(cddp_op op, cddp_red_op reduce_op, void *numbers, cddp_dtype dtype, int64_t numel)
+{
+    return (cd_told){.op = op,
+                     .reduce_op = reduce_op,
+                     .group_size = 3,
+                     .tensor = cddp_tensor_of(cddp_device_cpu(), numbers, 0, dtype, &numel, 1)};
+}
+
+TEST(prove_retell, a_number_is_told_as_every_other_one_of_its_kind_and_of_no_other)
+{
+    int32_t counts[] = {0, 1, 3}, ranks[] = {-1, 2}, no_count[] = {1, 4}, out[3];
+    float votes[] = {0, 2, 3}, half[] = {0.5f}, got[3];
+    const uint32_t models[7] = {0, 1, 2, 1, 1, 1, 1};
+    uint32_t seen = 0, seen_ranks = 0;
+    for (uint32_t turn = 0; turn < CD_RETELLING_TURNS; turn++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        bool has_choice = false;
+        const cd_retelling r = {.models = models, .turn = turn, .has_choice = &has_choice};
+        cd_told told = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, counts, CDDP_I32, 3);
+        cddp_collective c = {.op = CDDP_OP_ALLREDUCE,
+                             .output = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, out, CDDP_I32, 3).tensor};
+        cd_test_row("turn %u", turn);
+        assert_int_equal(cd_told_find_kind(&told), CD_TOLD_COUNT);
+        assert_ok(cd_retell(&r, &told, &c, 7, &err), &err);
+        assert_int_equal(out[0], 0);
+        assert_true(out[1] >= 1 && out[1] <= 6);
+        assert_int_equal(out[2], 7);
+        assert_true(has_choice);
+        seen |= 1u << out[1];
+        told = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, votes, CDDP_F32, 3);
+        c.output = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, got, CDDP_F32, 3).tensor;
+        assert_ok(cd_retell(&r, &told, &c, 7, &err), &err);
+        assert_true(got[0] == 0 && got[1] >= 1 && got[1] <= 6 && got[2] == 7);
+        told = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_MAX, ranks, CDDP_I32, 2);
+        c.output = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_MAX, out, CDDP_I32, 2).tensor;
+        assert_int_equal(cd_told_find_kind(&told), CD_TOLD_RANK);
+        assert_ok(cd_retell(&r, &told, &c, 7, &err), &err);
+        assert_int_equal(out[0], -1);
+        assert_true(out[1] >= 0 && out[1] <= 6);
+        seen_ranks |= 1u << out[1];
+        /* In a group that lists its members nothing is another number. */
+        assert_ok(cd_retell(&r, &told, &c, 3, &err), &err);
+        assert_int_equal(out[1], 2);
+        told = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, no_count, CDDP_I32, 2);
+        assert_fails(cd_retell(&r, &told, &c, 7, &err), CDDP_E_UNSUPPORTED, &err, "neither counts ranks nor names one");
+        err = (cddp_error)CDDP_ERROR_INIT;
+        told = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, half, CDDP_F32, 1);
+        assert_int_equal(cd_told_find_kind(&told), CD_TOLD_UNKNOWN);
+    }
+    assert_true((seen & 0x4e) == 0x4e);       /* 1, 2, 3 and 6 at least */
+    assert_true((seen_ranks & 0x45) == 0x45); /* the first, the recorded and the last */
+}
+
+TEST(prove_retell, shares_of_further_ranks_are_those_of_their_models)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    bool has_choice = false;
+    int32_t rows[] = {10, 20, 21, 30}, out[8];
+    const int64_t counts[] = {1, 2, 1, 2, 1}, one = 1, uneven[] = {1, 2, 2, 2, 1};
+    const uint32_t models[5] = {0, 1, 2, 1, 0};
+    const cd_retelling r = {.models = models, .has_choice = &has_choice};
+    const cd_told told = told_of(CDDP_OP_ALLGATHER, CDDP_RED_SUM, rows, CDDP_I32, 4);
+    cddp_collective c = {.op = CDDP_OP_ALLGATHER,
+                         .counts = counts,
+                         .output = told_of(CDDP_OP_ALLGATHER, CDDP_RED_SUM, out, CDDP_I32, 7).tensor};
+    static const int32_t wanted[] = {10, 20, 21, 30, 20, 21, 10}, even_wanted[] = {10, 20, 21, 20, 10};
+    assert_int_equal(cd_told_find_kind(&told), CD_TOLD_SHARES);
+    assert_ok(cd_retell(&r, &told, &c, 5, &err), &err);
+    assert_memory_equal(out, wanted, sizeof wanted);
+    c.counts = uneven;
+    assert_fails(cd_retell(&r, &told, &c, 5, &err), CDDP_E_UNSUPPORTED, &err, "shares of collective");
+    err = (cddp_error)CDDP_ERROR_INIT;
+    const cd_told even = told_of(CDDP_OP_ALLGATHER, CDDP_RED_SUM, rows, CDDP_I32, 3);
+    c.counts = NULL;
+    c.input = cddp_tensor_of(cddp_device_cpu(), rows, 0, CDDP_I32, &one, 1);
+    c.output = told_of(CDDP_OP_ALLGATHER, CDDP_RED_SUM, out, CDDP_I32, 5).tensor;
+    assert_ok(cd_retell(&r, &even, &c, 5, &err), &err);
+    assert_memory_equal(out, even_wanted, sizeof even_wanted);
+    assert_false(has_choice);
 }
 
 /* "a1 b2": groups by letter, lengths by digit. */
@@ -421,4 +570,7 @@ TEST_MAIN(ROW(prove_words, ranks_part_by_group_and_wait_across_groups),
           ROW(prove_rank, a_word_with_any_letter_changed_is_no_longer_the_rank_s),
           ROW(prove_rank, without_content_or_settings_of_its_own_a_rank_is_searched_as_any_other),
           ROW(prove_rank, alone_in_a_large_world_it_says_its_word_and_no_other),
+          ROW(prove_rank, worlds_of_three_to_five_are_told_what_the_world_of_two_was_told),
+          ROW(prove_retell, a_number_is_told_as_every_other_one_of_its_kind_and_of_no_other),
+          ROW(prove_retell, shares_of_further_ranks_are_those_of_their_models),
           ROW(prove_rank, a_window_that_is_too_large_is_sampled_and_the_proof_is_not_complete))
