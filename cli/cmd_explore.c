@@ -4,6 +4,7 @@
 #include "cli/certificate.h"
 #include "cli/explore_crew.h"
 #include "cli/explore_jobs.h"
+#include "cli/explore_record.h"
 #include "cli/interrupt.h"
 #include "cli/overrides.h"
 #include "cli/session.h"
@@ -30,6 +31,9 @@ typedef struct explore_command {
     uint32_t worker_count;
     cd_crew *crew;        /* the processes that were started together with this one; NULL: none */
     const char *frontier; /* file, or NULL */
+    cddp_store *store;    /* NULL: what is found is not recorded */
+    cd_explore_recorded recorded;
+    bool has_explored; /* the search ended, and there is something to report */
     bool interrupted;
     bool is_told; /* the first process says what went wrong */
 } explore_command;
@@ -297,6 +301,18 @@ static void put_failure(cd_text *text, const explore_command *c)
     cd_text_push(text, "\n");
 }
 
+static void put_recorded(cd_text *text, const explore_command *c)
+{
+    const cd_explore_recorded *r = &c->recorded;
+    cd_text_printf(text, "  recorded    %" PRIu64 " run%s in %s, one of every outcome that is not verified", r->runs,
+                   r->runs == 1 ? "" : "s", cddp_store_path(c->store));
+    if (r->known > 0) cd_text_printf(text, "; %" PRIu64 " were there already", r->known);
+    if (r->too_long > 0) cd_text_printf(text, "; %" PRIu64 " have too many choices", r->too_long);
+    if (c->failures.kind_count == CD_FAILURE_KINDS)
+        cd_text_printf(text, "; at most %d outcomes are recorded", CD_FAILURE_KINDS);
+    cd_text_push(text, "\n");
+}
+
 static int report(explore_command *c)
 {
     const cd_explorer *e = &c->explorer;
@@ -322,6 +338,7 @@ static int report(explore_command *c)
         put_failure(&text, c);
     else
         put_claim(&text, c);
+    if (c->store != NULL) put_recorded(&text, c);
     if (e->choices_longest > 0) {
         put_reductions(&text, c);
         cd_text_printf(&text, "  coverage: %zu of %zu options of the choice points that were met\n", e->taken.count,
@@ -377,11 +394,30 @@ static cddp_status serve(explore_command *c, cddp_error *err)
     return cd_crew_serve(c->crew, &jobs, err);
 }
 
+/* Before the search, so that a store that cannot be written is known then; the first process keeps it for all. */
+static cddp_status open_store(explore_command *c, cddp_error *err)
+{
+    const char *path = cd_args_text(c->cli->args, CD_OPTION_trace, NULL);
+    if (path == NULL || !cd_crew_is_first(c->crew)) return CDDP_OK;
+    return cddp_store_open(path, CDDP_STORE_APPEND, NULL, &c->store, err);
+}
+
+static cddp_status record(explore_command *c, cddp_error *err)
+{
+    if (c->store == NULL) return CDDP_OK;
+    const cd_session session = {
+        .cli = c->cli, .store = c->store, .level = CDDP_TRACE_DIGEST, .overrides = cd_text_get(&c->overrides)};
+    cd_interrupt_end(); /* Ctrl-C ended the search; another one ends this */
+    cd_interrupt_begin();
+    return cd_explore_record(&session, c->subject.plan, c->scenario, &c->failures, &c->recorded, err);
+}
+
 static cddp_status explore(explore_command *c, cddp_error *err)
 {
     CD_TRY(cd_crew_open(c->cli, &c->crew, err));
     cddp_status status = read_arguments(c, err);
     if (status == CDDP_OK) status = read_scenario(c, err);
+    if (status == CDDP_OK) status = open_store(c, err);
     status = cd_crew_agree(c->crew, status, err);
     c->is_told = status != CDDP_OK;
     CD_TRY(status);
@@ -390,6 +426,8 @@ static cddp_status explore(explore_command *c, cddp_error *err)
     if (c->crew != NULL && cd_crew_dismiss(c->crew, status == CDDP_OK ? err : NULL) != CDDP_OK && status == CDDP_OK)
         status = err->status;
     CD_TRY(status);
+    c->has_explored = true;
+    CD_TRY(record(c, err));
     const char *certificate = cd_args_text(c->cli->args, CD_OPTION_certificate, NULL);
     if (certificate != NULL && has_covered(&c->explorer))
         CD_TRY(cd_certificate_write(certificate, &c->explorer, cddp_plan_digest(c->subject.plan), err));
@@ -408,13 +446,15 @@ int cd_command_explore(cd_cli *cli)
     cd_text_init(&c->overrides, false);
     cddp_status status = explore(c, &err);
     int exit_code = CD_EXIT_VERIFIED; /* of a process that served: the first one says what came of it */
+    if (c->has_explored) exit_code = report(c); /* also when it could not be kept */
     if (cd_crew_is_first(c->crew))
-        exit_code = status == CDDP_OK ? report(c) : cd_cli_fail(cli, &err);
+        exit_code = status == CDDP_OK ? exit_code : cd_cli_fail(cli, &err);
     else if (status != CDDP_OK && !c->is_told)
         exit_code = c->crew != NULL ? cd_cli_fail(cli, &err) : CD_EXIT_ENVIRONMENT;
     cd_crew_close(c->crew);
     cd_explorer_fini(&c->explorer);
     cd_explore_fini(&c->subject);
+    cddp_store_close(c->store);
     cddp_plan_destroy(c->subject.plan);
     cd_text_fini(&c->overrides);
     free(c);

@@ -216,7 +216,7 @@ static cddp_status explore_block(const cd_crew *c, const cd_explore_jobs *jobs, 
     CD_TRY_OUT(cd_frontier_read(&own.frontier, state, err));
     CD_TRY_OUT(cd_explorer_resume(&part, err));
     cd_explorer_begin_part(&part, from);
-    *failures = (cd_failures){0};
+    memset(failures, 0, sizeof *failures);
     CD_TRY_OUT(cd_explore_block(&own, to, err));
     if (cd_interrupt_requested()) CD_TRY_OUT(cd_fail(err, CDDP_E_ABORTED, "interrupted"));
     cd_frontier_print(&own.frontier, result);

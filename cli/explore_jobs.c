@@ -8,6 +8,7 @@
 #include "core/base/os.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define WAIT_NS 100000000u /* between two looks at Ctrl-C */
 
@@ -20,6 +21,7 @@ cddp_status cd_explore_block(const cd_explore_jobs *jobs, uint64_t end, cddp_err
         const cd_chooser *chooser = cd_explorer_next(e);
         if (chooser == NULL) break;
         CD_TRY(cd_explore_run(jobs->subject, e, chooser, now, err));
+        if (!now->is_verified) cd_failures_add_kind(failures, now->outcome, e->runs + 1, now->schedule);
         if (!now->is_verified && failures->count++ == 0) {
             failures->first = *now;
             failures->first_at = e->runs + 1;
@@ -44,7 +46,7 @@ static int work(void *argument, int write_fd)
     const cd_frontier *f = &b->jobs->frontier;
     cddp_error err = CDDP_ERROR_INIT;
     cd_text text;
-    *f->failures = (cd_failures){0};
+    memset(f->failures, 0, sizeof *f->failures);
     cd_explorer_begin_part(f->explorer, b->first);
     if (cd_explore_block(b->jobs, b->end, &err) != CDDP_OK) {
         fprintf(stderr, "cddp-verify: %s\n", err.message);
@@ -75,6 +77,8 @@ cddp_status cd_explore_absorb(const cd_explore_jobs *jobs, const char *part_text
         ours->first = theirs->first;
         ours->first_at = theirs->first_at;
     }
+    for (uint32_t i = 0; status == CDDP_OK && i < theirs->kind_count; i++)
+        cd_failures_add_kind(ours, theirs->kinds[i].outcome, theirs->kinds[i].at, theirs->kinds[i].schedule);
     ours->count += theirs->count;
 out:
     cd_release(NULL, theirs, sizeof *theirs);

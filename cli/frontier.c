@@ -48,6 +48,19 @@ static void sets_of(cd_explorer *e, cd_digest_set *sets[SETS])
     memcpy(sets, all, sizeof all);
 }
 
+void cd_failures_add_kind(cd_failures *failures, uint64_t outcome, uint64_t at, const char *schedule)
+{
+    for (uint32_t i = 0; i < failures->kind_count; i++)
+        if (failures->kinds[i].outcome == outcome) return;
+    if (failures->kind_count == CD_FAILURE_KINDS) return;
+    cd_failure_kind *kind = &failures->kinds[failures->kind_count++];
+    const size_t length = strlen(schedule), kept = length < sizeof kind->schedule ? length : 0;
+    kind->outcome = outcome;
+    kind->at = at;
+    memcpy(kind->schedule, schedule, kept);
+    kind->schedule[kept] = '\0';
+}
+
 /* ---- writing ---- */
 
 static void print_text(cd_text *text, const char *word, const char *line)
@@ -73,12 +86,18 @@ void cd_frontier_print(const cd_frontier *f, cd_text *text)
     flags_of(e, flags);
     numbers_of(f, numbers);
     sets_of(e, sets);
-    cd_text_printf(text, "cddp-frontier 1\nsearch %" PRIx64 "\n", search_digest(f));
+    cd_text_printf(text, "cddp-frontier 2\nsearch %" PRIx64 "\n", search_digest(f));
     for (int i = 0; i < NUMBERS; i++) cd_text_printf(text, "number %" PRIx64 "\n", *numbers[i]);
     for (int i = 0; i < FLAGS; i++) cd_text_printf(text, "flag %x\n", *flags[i] ? 1u : 0u);
     cd_text_printf(text, "outcome %" PRIx64 "\n", f->failures->first.outcome);
     print_text(text, "culprit", f->failures->first.culprit);
     print_text(text, "schedule", f->failures->first.schedule);
+    cd_text_printf(text, "kinds %x\n", (unsigned)f->failures->kind_count);
+    for (uint32_t i = 0; i < f->failures->kind_count; i++) {
+        const cd_failure_kind *kind = &f->failures->kinds[i];
+        cd_text_printf(text, "%" PRIx64 " %" PRIx64 "\n", kind->outcome, kind->at);
+        print_text(text, "schedule", kind->schedule);
+    }
     cd_text_printf(text, "answers %zx\n", e->answer_count);
     for (size_t i = 0; i < e->answer_count; i++)
         cd_text_printf(text, "%x %x\n", (unsigned)e->answers[i].value, (unsigned)e->answers[i].options);
@@ -123,6 +142,18 @@ static void read_text(reader *r, const char *word, char *line, size_t bytes)
     memcpy(line, r->at, length);
     line[length] = '\0';
     r->at += length + 1;
+}
+
+static void read_kinds(reader *r, cd_failures *failures)
+{
+    expect(r, "kinds ");
+    failures->kind_count = (uint32_t)read_number(r, CD_FAILURE_KINDS);
+    for (uint32_t i = 0; i < failures->kind_count; i++) {
+        cd_failure_kind *kind = &failures->kinds[i];
+        kind->outcome = read_number(r, UINT64_MAX);
+        kind->at = read_number(r, UINT64_MAX);
+        read_text(r, "schedule ", kind->schedule, sizeof kind->schedule);
+    }
 }
 
 static bool read_set(reader *r, cd_digest_set *set)
@@ -189,6 +220,7 @@ static cddp_status read_rest(const cd_frontier *f, reader *r, cddp_error *err)
     f->failures->first.outcome = read_number(r, UINT64_MAX);
     read_text(r, "culprit ", f->failures->first.culprit, sizeof f->failures->first.culprit);
     read_text(r, "schedule ", f->failures->first.schedule, sizeof f->failures->first.schedule);
+    read_kinds(r, f->failures);
     has_memory = read_answers(r, e);
     read_events(r, &e->covering);
     for (int i = 0; i < SETS && has_memory; i++) has_memory = read_set(r, sets[i]);
@@ -201,7 +233,7 @@ static cddp_status read_rest(const cd_frontier *f, reader *r, cddp_error *err)
 cddp_status cd_frontier_read(const cd_frontier *f, const char *text, cddp_error *err)
 {
     reader r = {.at = text};
-    expect(&r, "cddp-frontier 1\n");
+    expect(&r, "cddp-frontier 2\n");
     if (r.failed) return cd_fail(err, CDDP_E_CONFIG, "not a frontier of this version");
     if (!is_whole(text)) return cd_fail(err, CDDP_E_CONFIG, "the frontier is cut off or was changed");
     expect(&r, "search ");

@@ -12,11 +12,22 @@
 #pragma once
 #include "cli/explore_run.h"
 
+#define CD_FAILURE_KINDS 16
+#define CD_FAILURE_SCHEDULE_BYTES 8192
+
+/* An outcome, and the first schedule that led to it. */
+typedef struct cd_failure_kind {
+    uint64_t outcome, at; /* at: its number, from 1 */
+    char schedule[CD_FAILURE_SCHEDULE_BYTES]; /* "": does not fit */
+} cd_failure_kind;
+
 /* Beside what the explorer knows. */
 typedef struct cd_failures {
     uint64_t count;    /* schedules that were not verified */
     uint64_t first_at; /* the number of the first, from 1 */
     cd_explored first;
+    uint32_t kind_count;
+    cd_failure_kind kinds[CD_FAILURE_KINDS]; /* the first outcomes, in the order in which they were met */
     cd_explored now; /* the run at hand; no part of the frontier */
 } cd_failures;
 
@@ -25,6 +36,9 @@ typedef struct cd_frontier {
     cd_failures *failures;
     uint64_t plan; /* digest */
 } cd_frontier;
+
+/* One more of what was found; an outcome that is known, or one too many, is left out. */
+void cd_failures_add_kind(cd_failures *failures, uint64_t outcome, uint64_t at, const char *schedule);
 
 void cd_frontier_print(const cd_frontier *frontier, cd_text *text);
 /* Into an explorer that has not run yet. */

@@ -28,6 +28,7 @@ void cd_interrupt_begin(void)
 }
 
 bool cd_interrupt_requested(void) { return requested != 0; }
+void cd_interrupt_end(void) { requested = 0; }
 
 static void ignore_event(void *self, const cddp_event *event) { (void)self, (void)event; }
 

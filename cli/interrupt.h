@@ -8,6 +8,7 @@
 
 void cd_interrupt_begin(void); /* from now on SIGINT and SIGTERM raise the flag */
 bool cd_interrupt_requested(void);
+void cd_interrupt_end(void); /* what was asked for is done: the flag is lowered, and begin may follow */
 
 /* A sink whose flush fails once the flag is up, so that a running scenario ends at the end of a step. */
 const cddp_trace_sink *cd_interrupt_sink(void);

@@ -53,14 +53,11 @@ void cd_session_read_plan(const cd_session *session, const char *path, const cha
     cd_text_fini(&complaints);
 }
 
-/* A schedule longer than this is no line that anybody pastes; the plan and its seed lead to it as well. */
-#define SCHEDULE_PASTEABLE 400
-
 static void describe_reproduction(const cd_session *session, cd_result *result, bool has_schedule)
 {
     cd_text text;
     cd_text_init(&text, false);
-    bool replay = has_schedule && result->schedule[0] != '\0' && strlen(result->schedule) <= SCHEDULE_PASTEABLE;
+    bool replay = has_schedule && result->schedule[0] != '\0' && strlen(result->schedule) <= CD_SCHEDULE_PASTEABLE;
     cd_command_line line = {.source = result->source, .overrides = session->overrides, .schedule = replay ? result->schedule : NULL,
                             .plugins = session->cli->args};
     cd_command_line_print(&text, &line);

@@ -13,8 +13,13 @@ static void describe_run(cd_result *result, const cddp_store *store, const cddp_
 {
     const cddp_run_provenance *p = &run->provenance;
     cd_text text;
+    /* Choices that a plain run would not make. */
+    const char *taken = run->outcome.schedule;
+    const bool deviates = strcmp(p->backend, "sim") == 0 && taken != NULL && strlen(taken) > strlen("s1:") &&
+                          strlen(taken) <= CD_SCHEDULE_PASTEABLE;
     cd_text_init(&text, false);
-    cd_command_line_print(&text, &(cd_command_line){.source = p->source, .overrides = p->options});
+    cd_command_line_print(
+        &text, &(cd_command_line){.source = p->source, .overrides = p->options, .schedule = deviates ? taken : NULL});
     result->reproduce = cd_result_copy(result, cd_text_get(&text));
     cd_text_fini(&text);
     if (strcmp(p->backend, "sim") == 0 && run->complete) {

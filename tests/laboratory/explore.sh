@@ -82,6 +82,34 @@ expect 1 "$verify" explore left_early.toml --budget 20 --keep-going --frontier f
 expect 1 "$verify" explore left_early.toml --budget 40 --keep-going --frontier frontier
 alike whole
 
+claim="what was found is in one store, one run of every outcome, whoever met it: report, replay and shrink read it"
+sed '/^\[\[*expect/,$d' "$scenarios/order/collective_of_equal_size_in_between.toml" > between.toml
+expect 1 "$verify" explore between.toml --budget 60 --keep-going --trace found.db
+says "60 schedules, 3 outcomes"
+says "recorded    3 runs in found.db"
+expect 1 "$verify" report found.db
+[ "$(grep -c '^findings: found.db run [123]: ' out)" -eq 3 ] || fail "not three runs with findings"
+line=$(sed -n 's/^  reproduce cddp-verify //p' out | tail -1)
+grep -q -- --schedule <<< "$line" || fail "no schedule in the line that reproduces: $line"
+eval "expect 1 \"$verify\" $line"
+for run in 1 2 3; do
+    expect 0 "$verify" replay found.db --run $run
+    says "all equal; recorded verdict: findings"
+done
+expect 1 "$verify" explore between.toml --budget 60 --keep-going --trace found.db
+says "recorded    0 runs in found.db"
+says "3 were there already"
+expect 1 "$verify" explore between.toml --budget 60 --keep-going --jobs 3 --trace jobs.db
+says "recorded    3 runs"
+expect 1 "$verify" explore between.toml --budget 60 --trace first.db
+says "recorded    1 run in"
+expect 0 "$verify" shrink found.db --run 3 --output less.toml
+says "1-minimal"
+expect 0 "$verify" explore small.toml --budget 9 --trace none.db
+says "recorded    0 runs in none.db"
+expect 2 "$verify" explore small.toml --budget 9 --trace missing/folder/found.db
+complains "cannot create"
+
 claim="Ctrl-C keeps what there is, and the rest comes later"
 rm -f frontier
 "$verify" explore small.toml --budget 400 > whole 2> err
@@ -106,7 +134,7 @@ cp good frontier && refused "belongs to another search" --explore-seed=7
 cp good frontier && refused "belongs to another search" --set=train.steps=2
 sed 's/^number 5$/number 9/' good > frontier && refused "cut off or was changed"
 head -n -1 good > frontier && refused "cut off or was changed"
-sed 's/^cddp-frontier 1/cddp-frontier 2/' good > frontier && refused "not a frontier of this version"
+sed 's/^cddp-frontier 2/cddp-frontier 1/' good > frontier && refused "not a frontier of this version"
 echo "nonsense" > frontier && refused "not a frontier"
 head -c 4096 /dev/zero > frontier && refused "not a frontier"
 : > frontier && refused "not a frontier"

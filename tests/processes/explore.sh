@@ -59,6 +59,21 @@ mv out alone
 expect 1 "${launch[@]}" "$verify" explore small.toml --color never --budget 600 --keep-going "${broken[@]}"
 cmp -s out alone || fail "several processes say something else than one: $(diff out alone)"
 
+claim="and what all of them found is in one store"
+expect 1 "$verify" explore small.toml --color never --budget 600 --keep-going "${broken[@]}" --trace alone.db
+expect 1 "${launch[@]}" "$verify" explore small.toml --color never --budget 600 --keep-going "${broken[@]}" --trace all.db
+says "in all.db, one of every outcome"
+kinds=$(sed -n 's/^  recorded *\([0-9]*\) run.*/\1/p' out)
+[ "${kinds:-0}" -ge 1 ] || fail "nothing was recorded"
+expect 1 "$verify" report alone.db
+sed 's/alone.db/all.db/' out > alone
+expect 1 "$verify" report all.db
+cmp -s out alone || fail "several processes record something else than one: $(diff out alone)"
+expect 0 "$verify" replay all.db --run "$kinds"
+says "all equal; recorded verdict: findings"
+expect 0 "$verify" shrink all.db --run 1 --output less.toml
+says "1-minimal"
+
 claim="a killed process ends the job, which claims nothing; what was saved goes on without loss and without doubling"
 cat > member.sh <<'SH'
 echo $$ > "pid.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
