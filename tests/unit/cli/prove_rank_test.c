@@ -344,18 +344,20 @@ TEST(prove_rank, without_content_or_settings_of_its_own_a_rank_is_searched_as_an
     }
 }
 
-/* Every rank of the record, and a further one in the place of the last, told every number of the kind that was recorded. */
-static void repeat_in_large_world(const cddp_plan *plan, const cd_word_tap *tap, bool expected)
+/* Every rank of the record from `first` on, and a further one that does as the model, told every number of the kind that was
+** recorded. */
+static void repeat_in_large_world(const cddp_plan *plan, const cd_word_tap *tap, uint32_t first, uint32_t model,
+                                  bool expected)
 {
     const uint32_t recorded = tap->rank_count;
     uint32_t models[1000];
-    for (uint32_t rank = 0; rank < 1000; rank++) models[rank] = rank < recorded ? rank : recorded - 1;
-    for (uint32_t rank = 0; rank <= recorded; rank++)
+    for (uint32_t rank = 0; rank < 1000; rank++) models[rank] = rank < recorded ? rank : model;
+    for (uint32_t rank = first; rank <= recorded; rank++)
         for (uint32_t turn = 0; turn < CD_RETELLING_TURNS; turn++) {
             cddp_error err = CDDP_ERROR_INIT;
             cd_text how;
             bool repeats = !expected, has_choice = false;
-            const uint32_t as = rank < recorded ? rank : recorded - 1;
+            const uint32_t as = models[rank];
             const cd_retelling retelling = {.rank = as, .models = models, .turn = turn, .has_choice = &has_choice};
             const cd_prove_rank_options options = {.plan = plan,
                                                    .rank = rank < recorded ? rank : (uint32_t)plan->world.size - 1,
@@ -380,14 +382,16 @@ TEST(prove_rank, alone_in_a_large_world_it_says_its_word_and_no_other)
         make_plan(&cases[i], i % 2 == 0 ? "symbol" : "shape", &plan);
         record(plan, &tap);
         plan->world.size = i % 3 == 0 ? 1000 : 7;
-        repeat_in_large_world(plan, &tap, true);
+        const uint32_t model = strcmp(cases[i].name, "find unused") == 0 ? 0 : 1; /* the others' rank 1 has no table */
+        repeat_in_large_world(plan, &tap, 0, model, true);
+        if (model == 0) repeat_in_large_world(plan, &tap, 2, 1, false); /* it uses more than rank 1, and says so */
         for (uint32_t r = 0; r < tap.rank_count; r++) tap.words[r].letters[tap.words[r].count - 1].numel++;
-        repeat_in_large_world(plan, &tap, false);
+        repeat_in_large_world(plan, &tap, 0, model, false);
         for (uint32_t r = 0; r < tap.rank_count; r++) {
             tap.words[r].letters[tap.words[r].count - 1].numel--;
             tap.words[r].count--;
         }
-        repeat_in_large_world(plan, &tap, false);
+        repeat_in_large_world(plan, &tap, 0, model, false);
         for (uint32_t r = 0; r < tap.rank_count; r++) tap.words[r].count++;
         cd_word_tap_fini(&tap);
         cddp_plan_destroy(plan);
