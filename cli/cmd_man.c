@@ -89,6 +89,11 @@ int cd_command_man(cd_cli *cli)
         ".TP\n.B 3\nsomething that was asked for is absent, such as a backend\n.TP\n.B 4\ninconclusive, or "
         "interrupted\n"
         ".SH ENVIRONMENT\n.TP\n.B NO_COLOR\nWhen set and not empty, no colours are used unless \\-\\-color=always.\n"
+        ".TP\n.B RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT\nSet by torchrun and the like: run joins their job; under srun its own "
+        "variables say the same.\n"
+        ".TP\n.B CDDP_STORE_SECRET\nWhat the ranks of such a job must know.\n"
+        ".TP\n.B CDDP_HUB_HOST\nWhere ranks on other hosts reach rank 0, under mpirun and for file://.\n"
+        ".TP\n.B CDDP_NODE\nhier: the node that this process is told to be on.\n"
         ".SH FILES\nTrace stores are SQLite files and can be read with sqlite3(1).\n.SH SEE ALSO\nsqlite3(1)\n");
     int exit_code = cd_cli_write(cli, &text, CD_EXIT_VERIFIED);
     cd_text_fini(&text);

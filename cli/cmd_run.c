@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run: scenarios in, a report out. */
+#include "cli/compose.h"
+#include "cli/compose_join.h"
 #include "cli/interrupt.h"
 #include "cli/jobs.h"
 #include "cli/overrides.h"
+#include "cli/plugins.h"
 #include "cli/report.h"
 #include "cli/scenarios.h"
 #include "core/base/alloc.h"
@@ -10,8 +13,11 @@
 #include "core/base/os.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #define WORKERS_MAX 256
+#define JOIN_NS UINT64_C(60000000000)
 
 typedef struct run_command {
     cd_cli *cli;
@@ -24,7 +30,46 @@ typedef struct run_command {
     int level;
     cd_result *results; /* (files.count) */
     size_t done;
+    cd_join join;
+    char hub[CDDP_PROCESS_ADDRESS_BYTES];
+    bool has_left; /* a rank above 0 of a job: rank 0 reports */
+    int left_with; /* its exit code */
 } run_command;
+
+static const char *read_variable(const char *variable) { return getenv(variable); }
+
+/* Where this process is one of many, rank 0 goes on as who judges and reports; the others run ranks until it is done. */
+static cddp_status join_job(run_command *c, cddp_error *err)
+{
+    const cd_args *args = c->cli->args;
+    const char *url = cd_args_text(args, CD_OPTION_rendezvous, NULL), *backend = cd_args_text(args, CD_OPTION_backend, NULL);
+    cd_join_waiting waiting = {.patience_ns = 0, .interrupted = cd_interrupt_requested};
+    cd_join_order order;
+    uint64_t seconds = JOIN_NS / 1000000000u;
+    bool is_forked = false, found = false;
+    if (c->cli->origin.hub != NULL) return CDDP_OK;
+    CD_TRY(cd_args_budget(args, CD_OPTION_join_timeout, "seconds", &seconds, &waiting.patience_ns, err));
+    if (waiting.patience_ns == 0) waiting.patience_ns = seconds * 1000000000u;
+    if (backend != NULL) CD_TRY(cd_plugins_need_backend(c->cli, backend, err));
+    if (backend != NULL) CD_TRY(cd_compose_is_forked(c->cli->registry, backend, &is_forked, err));
+    if (is_forked || url != NULL) CD_TRY(cd_join_read(read_variable, url, &c->join, &found, err));
+    if (!found) return CDDP_OK;
+    c->cli->origin.join = &c->join;
+    cd_interrupt_begin();
+    CD_TRY(cd_join_begin(&c->join, &waiting, err));
+    if (c->join.rank == 0) return CDDP_OK;
+    CD_TRY(cd_join_follow(&c->join, &waiting, &order, err));
+    if (!order.is_rank) {
+        c->has_left = true;
+        c->left_with = order.exit_code;
+        return CDDP_OK;
+    }
+    snprintf(c->hub, sizeof c->hub, "%s", order.hub);
+    c->cli->origin.hub = c->hub;
+    c->cli->origin.run = order.run % CD_ORIGIN_RUNS;
+    c->cli->origin.repetition = order.run / CD_ORIGIN_RUNS;
+    return CDDP_OK;
+}
 
 static cddp_status read_arguments(run_command *c, cddp_error *err)
 {
@@ -41,6 +86,8 @@ static cddp_status read_arguments(run_command *c, cddp_error *err)
     if (c->workers == 0) c->workers = cd_os_core_count();
     if (c->workers > WORKERS_MAX)
         return cd_fail(err, CDDP_E_ARG, "--jobs: at most %d workers, got %" PRIu64, WORKERS_MAX, c->workers);
+    if (c->workers > 1 && c->cli->origin.join != NULL)
+        return cd_fail(err, CDDP_E_ARG, "--jobs: the processes of a job that somebody else started run one scenario at a time");
     if (cd_args_has(args, CD_OPTION_log)) CD_TRY(cd_log_sink_init(&c->log, cd_args_text(args, CD_OPTION_log, ""), err));
     for (size_t i = 0; i < args->operand_count; i++) CD_TRY(cd_file_list_add(&c->files, args->operands[i], err));
     return CDDP_OK;
@@ -64,6 +111,8 @@ static cddp_status run_all(run_command *c, cddp_error *err)
 {
     const cd_args *args = c->cli->args;
     const char *store = cd_args_text(args, CD_OPTION_trace, NULL);
+    CD_TRY(join_job(c, err));
+    if (c->has_left) return CDDP_OK;
     CD_TRY(read_arguments(c, err));
     if (store != NULL && c->cli->origin.hub == NULL)
         CD_TRY(cddp_store_open(store, CDDP_STORE_APPEND, NULL, &c->store, err));
@@ -112,8 +161,14 @@ int cd_command_run(cd_cli *cli)
     int exit_code = CD_EXIT_VERIFIED;
     bool failed = run_all(&c, &err) != CDDP_OK;
     /* What was known before a failure, a full disk say, is still worth reporting. */
-    if (!failed || c.done > 0) exit_code = report(&c);
+    if (c.has_left)
+        exit_code = c.left_with;
+    else if (!failed || c.done > 0)
+        exit_code = report(&c);
     if (failed) exit_code = cd_cli_fail(cli, &err);
+    if (failed && err.status == CDDP_E_ABORTED) exit_code = CD_EXIT_INCONCLUSIVE;
+    fflush(NULL); /* the report is out before anybody leaves: a launcher may end all with the first */
+    if (cli->origin.join != NULL) cd_join_end(&c.join, exit_code);
     for (size_t i = 0; c.results != NULL && i < c.files.count; i++) cd_result_fini(&c.results[i]);
     cd_release(NULL, c.results, c.files.count * sizeof *c.results);
     cddp_store_close(c.store);

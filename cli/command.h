@@ -26,6 +26,7 @@ typedef struct cd_origin {
     const char *hub;    /* we are a rank of a run that somebody else judges there; NULL: we are not */
     uint64_t run;       /* of those that the command makes, the one that we belong to, */
     uint64_t repetition; /* and of that run, 0: itself */
+    struct cd_join *join; /* the job of processes, one per rank, to which this one belongs; NULL: there is none */
 } cd_origin;
 
 /* Both in one number, as a rank is told. */

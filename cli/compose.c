@@ -320,6 +320,15 @@ static cddp_status open_world(cd_compose *c, cddp_error *err)
     return CDDP_OK;
 }
 
+cddp_status cd_compose_is_forked(const cddp_registry *registry, const char *backend, bool *is_forked, cddp_error *err)
+{
+    part_search search = {.mixed = false};
+    *is_forked = false;
+    CD_TRY(cddp_composition_each(backend, see_part, &search, err));
+    if (!is_here(search.name)) CD_TRY(cd_compose_process_is_forked(registry, backend, is_forked, err));
+    return CDDP_OK;
+}
+
 cddp_status cd_compose_open(const cd_compose_options *options, cd_compose **compose, cddp_error *err)
 {
     cd_compose *c = cd_allocate_zero(options->allocator, sizeof *c);

@@ -24,6 +24,8 @@ typedef struct cd_compose_options {
     const cddp_allocator *allocator;
 } cd_compose_options;
 
+/* Whether ranks on this backend are processes that the program starts, and so may also join a job (cli/compose_join.h). */
+cddp_status cd_compose_is_forked(const cddp_registry *registry, const char *backend, bool *is_forked, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_compose_open(const cd_compose_options *options, cd_compose **compose, cddp_error *err) CDDP_MUST_CHECK;
 /* Fills plan, world, backend, relay, level and allocator; the caller adds registry, sinks and what to judge. */
 void cd_compose_fill(cd_compose *compose, cddp_run_options *options);

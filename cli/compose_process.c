@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks as processes: how they come to be, their rendezvous, their backend, and the way of their events back to us.
 **
-** A transport without a launcher gets forked ranks that meet through files. One with a launcher (mpirun) gets this
-** very command again as its ranks: we start it, and CDDP_HUB in the environment says to each that it is a rank and
+** A transport without a launcher gets forked ranks that meet through files; in a job whose processes somebody started
+** (compose_join.c) each of them has forked its rank, and they meet in the store of that job. One with a launcher (mpirun) gets
+** this very command again as its ranks: we start it, and CDDP_HUB in the environment says to each that it is a rank and
 ** where its judge is. When mpirun started us, we are a rank already: rank 0's process judges, with a child as the rank,
 ** and tells the others over the transport where it is.
 **
@@ -21,6 +22,7 @@
 #include "cddp/rendezvous.h"
 #include "backends/builtin.h"
 #include "cli/command.h"
+#include "cli/compose_join.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 
@@ -48,7 +50,7 @@ struct cd_compose_process {
     cddp_composition *composition; /* of backends without a rendezvous: what it can do, asked here */
     cddp_process_world *world;     /* of the ranks that we judge; NULL when we are one that others judge */
     cddp_member_world *member;     /* that one */
-    char directory[64];            /* of the rendezvous; "" where the transport has one */
+    char directory[64];            /* of the rendezvous; "" where the transport has one, or a job */
     cddp_member_options joined;    /* rank 0 of a job that somebody else started */
     char command[COMMAND_BYTES], program[4096], run[64];
     const char *words[COMMAND_WORDS_MAX + 1]; /* of the command, and of its environment */
@@ -119,6 +121,11 @@ static void take_message(void *context, uint32_t rank, const void *bytes, size_t
 
 /* ---- binding ---- */
 
+const cddp_backend *cd_compose_process_backend(const cd_compose_process *p)
+{
+    return cddp_composition_backend(p->composition);
+}
+
 static cddp_status open_guarded(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
                                 cddp_error *err)
 {
@@ -174,6 +181,12 @@ static cddp_status find_bound(void *context, const char *name, const cddp_backen
     return CDDP_OK;
 }
 
+/* Ranks of a transport with a launcher meet by its own means. */
+static bool is_joined(const cd_compose_process *p)
+{
+    return p->options.origin != NULL && p->options.origin->join != NULL && cd_compose_process_backend(p)->launcher == NULL;
+}
+
 static void hear_late(void *context, uint32_t rank, const char *message)
 {
     rank_side *s = context;
@@ -184,8 +197,9 @@ static void hear_late(void *context, uint32_t rank, const char *message)
 static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *binding, cddp_error *err)
 {
     const cd_compose_process *p = context;
+    const cd_join *join = p->options.origin != NULL ? p->options.origin->join : NULL;
     cddp_status status = CDDP_OK;
-    char url[80];
+    char url[80], prefix[32];
     rank_side *s = cd_allocate_zero(NULL, sizeof *s);
     if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for rank %u", rank->rank);
     s->rank = rank;
@@ -201,7 +215,13 @@ static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *
                                       .node = p->options.node,
                                       .own_process = true};
     snprintf(url, sizeof url, "file://%s", p->directory);
-    if (p->directory[0] != '\0') CD_TRY_OUT(cddp_rendezvous_open(&meeting, &s->rendezvous, err));
+    if (is_joined(p)) {
+        snprintf(prefix, sizeof prefix, "run/%llu/", (unsigned long long)join->order);
+        meeting.url = join->url;
+        meeting.secret = join->secret[0] != '\0' ? join->secret : NULL;
+        meeting.prefix = prefix;
+    }
+    if (p->directory[0] != '\0' || is_joined(p)) CD_TRY_OUT(cddp_rendezvous_open(&meeting, &s->rendezvous, err));
     CD_TRY_OUT(cddp_composition_open(&parts, &s->composition, err));
     s->guarded = *cddp_composition_backend(s->composition);
     s->guarded.self = s;
@@ -291,6 +311,15 @@ static void leave(void *context)
     cd_compose_process_backend(p)->launcher->leave();
 }
 
+/* In the process of rank 0: the others, who wait for it, are told where they are judged. */
+static cddp_status announce(void *context, cddp_rank *rank, char address[CDDP_PROCESS_ADDRESS_BYTES], cddp_error *err)
+{
+    const cd_compose_process *p = context;
+    (void)rank;
+    CD_TRY(cd_join_announce(p->options.origin->join, p->options.run, address, err));
+    return CDDP_OK;
+}
+
 /* ---- a job that we start ---- */
 
 /* Settings, then the launcher's words; behind them this program and its arguments. */
@@ -339,6 +368,13 @@ static cddp_status open_member(cd_compose_process *p, cddp_member_options member
     return CDDP_OK;
 }
 
+static cddp_status check_size(const cd_compose_process *p, uint32_t started, const char *how, cddp_error *err)
+{
+    if (started == p->options.plan->world.size) return CDDP_OK;
+    return cd_fail(err, CDDP_E_CONFIG, "the scenario has %llu ranks, but %u were started%s: give both the same number (-n)",
+                   (unsigned long long)p->options.plan->world.size, started, how);
+}
+
 /* What the launcher of the transport makes of this process: a rank, the judge beside rank 0, or who starts it. */
 static cddp_status open_launched(cd_compose_process *p, cddp_process_options *options, cddp_error *err)
 {
@@ -351,7 +387,7 @@ static cddp_status open_launched(cd_compose_process *p, cddp_process_options *op
                        "ranks of backend '%s' are started by %s, and this program cannot be started again",
                        cd_compose_process_backend(p)->name, launcher->name);
     *m = (cddp_member_options){
-        .size = sizeof *m, .meet = o->origin->hub == NULL ? meet : NULL, .leave = leave, .context = p,
+        .size = sizeof *m, .meet = o->origin->hub == NULL ? meet : NULL, .leave = leave, .context = p, .patience_ns = options->patience_ns,
         .shelter = o->origin->hub != NULL && launcher->ends_all};
     if (!launcher->identity(read_variable, &m->rank, &m->world_size, &one_host)) {
         if (o->origin->hub != NULL)
@@ -362,10 +398,7 @@ static cddp_status open_launched(cd_compose_process *p, cddp_process_options *op
         options->environment = p->settings;
         return CDDP_OK;
     }
-    if (m->world_size != p->options.plan->world.size)
-        return cd_fail(err, CDDP_E_CONFIG,
-                       "the scenario has %llu ranks, but %u were started: give both the same number (-n)",
-                       (unsigned long long)p->options.plan->world.size, m->world_size);
+    CD_TRY(check_size(p, m->world_size, "", err));
     if (o->origin->hub == NULL && o->run > 0)
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "a job of the launcher holds one scenario; without it, cddp-verify starts a job for each");
@@ -380,6 +413,26 @@ static cddp_status open_launched(cd_compose_process *p, cddp_process_options *op
     return CDDP_OK;
 }
 
+/* One process per rank was started: rank 0's judges, with a child as the rank; the others were forked for this run. */
+static cddp_status open_joined(cd_compose_process *p, cddp_process_options *options, cddp_error *err)
+{
+    const cd_origin *o = p->options.origin;
+    cddp_member_options *m = &p->joined;
+    char how[80];
+    *m = (cddp_member_options){.size = sizeof *m, .rank = o->join->rank, .world_size = o->join->world_size, .context = p,
+                               .patience_ns = options->patience_ns};
+    snprintf(how, sizeof how, " (%s)", o->join->variables);
+    CD_TRY(check_size(p, m->world_size, how, err));
+    if (o->hub != NULL) return open_member(p, *m, err);
+    o->join->order++;
+    m->meet = announce;
+    options->hub_host = o->join->host;
+    options->member = m;
+    options->ends_members = true;
+    options->one_host = o->join->one_host;
+    return CDDP_OK;
+}
+
 static cddp_status open_forked(cd_compose_process *p, cddp_error *err)
 {
     snprintf(p->directory, sizeof p->directory, "/tmp/cddp-rendezvous-XXXXXX");
@@ -390,9 +443,15 @@ static cddp_status open_forked(cd_compose_process *p, cddp_error *err)
     return CDDP_OK;
 }
 
-const cddp_backend *cd_compose_process_backend(const cd_compose_process *p)
+
+cddp_status cd_compose_process_is_forked(const cddp_registry *registry, const char *backend, bool *is_forked, cddp_error *err)
 {
-    return cddp_composition_backend(p->composition);
+    cd_compose_process p = {.options = {.registry = registry, .backend = backend}};
+    const cddp_composition_options parts = {.size = sizeof parts, .spec = backend, .find = find_unbound, .context = &p, .own_process = true};
+    CD_TRY(cddp_composition_open(&parts, &p.composition, err));
+    *is_forked = cd_compose_process_backend(&p)->launcher == NULL;
+    cddp_composition_close(p.composition);
+    return CDDP_OK;
 }
 
 cddp_status cd_compose_process_open(const cd_compose_process_options *given, cd_compose_process **process,
@@ -419,7 +478,7 @@ cddp_status cd_compose_process_open(const cd_compose_process_options *given, cd_
                                   .interrupted = interrupted,
                                   .context = p};
     bool is_launched = cd_compose_process_backend(p)->launcher != NULL;
-    CD_TRY_OUT(is_launched ? open_launched(p, &world, err) : open_forked(p, err));
+    CD_TRY_OUT(is_launched ? open_launched(p, &world, err) : is_joined(p) ? open_joined(p, &world, err) : open_forked(p, err));
     if (p->member == NULL) CD_TRY_OUT(cddp_process_world_open(&world, &p->world, err));
     *process = p;
     return CDDP_OK;

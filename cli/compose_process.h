@@ -17,11 +17,14 @@ typedef struct cd_compose_process_options {
     const char *backend;           /* a name, or a composition of names */
     const char *node;              /* hier: the node this process is told to be on; NULL: the host's name */
     cddp_relay_sink *relay;
-    const struct cd_origin *origin; /* needed by a backend with a launcher */
+    const struct cd_origin *origin; /* needed by a backend with a launcher, and to join a job */
     uint64_t run;                   /* which of the command's runs this is */
     bool (*interrupted)(void);      /* true: end it; may be NULL */
 } cd_compose_process_options;
 
+/* Whether ranks of this backend are started by who runs it: no launcher of its own does. */
+cddp_status cd_compose_process_is_forked(const cddp_registry *registry, const char *backend, bool *is_forked,
+                                         cddp_error *err) CDDP_MUST_CHECK;
 /* Borrows everything in options until close. */
 cddp_status cd_compose_process_open(const cd_compose_process_options *options, cd_compose_process **process,
                                     cddp_error *err) CDDP_MUST_CHECK;

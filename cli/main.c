@@ -74,7 +74,7 @@ static cd_origin find_origin(char **argv)
 {
     const char *hub = getenv("CDDP_HUB"), *run = getenv("CDDP_HUB_RUN");
     uint64_t number = run != NULL ? strtoull(run, NULL, 10) : 0;
-    return (cd_origin){argv, hub, number % CD_ORIGIN_RUNS, number / CD_ORIGIN_RUNS};
+    return (cd_origin){argv, hub, number % CD_ORIGIN_RUNS, number / CD_ORIGIN_RUNS, NULL};
 }
 
 int main(int argc, char **argv)

@@ -204,8 +204,10 @@ static int join(job *j)
     cddp_error err = CDDP_ERROR_INIT;
     cddp_rendezvous_server *server = NULL;
     cddp_solo_world *world = NULL;
-    const char *host = getenv("MASTER_ADDR");
-    const long rank = number_of("RANK"), world_size = number_of("WORLD_SIZE"), port = number_of("MASTER_PORT");
+    const char *host = getenv("MASTER_ADDR"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
+    const long rank = number_of("RANK"), world_size = number_of("WORLD_SIZE");
+    /* torchrun's agent may serve PyTorch's own store at that port. */
+    const long port = number_of("MASTER_PORT") + (agent != NULL && strcmp(agent, "True") == 0);
     if (host == NULL || world_size < 1 || world_size > RANKS_MAX || BATCH % world_size != 0 || rank < 0 ||
         rank >= world_size || port < 1 || port > 65535) {
         fprintf(stderr, "RANK, WORLD_SIZE (a divisor of %d), MASTER_ADDR and MASTER_PORT must say which rank this is\n",

@@ -9,6 +9,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "backends/process/process_hub.h"
 #include "backends/process/process_rank.h"
+#include "backends/process/process_watch.h"
 #include "backends/process/process_wire.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
@@ -28,8 +29,35 @@ struct cddp_member_world {
     cd_process_rank rank;
     char address[CDDP_PROCESS_ADDRESS_BYTES];
     int fds[CD_OS_PIPE_COUNT];
+    atomic_bool has_joined; /* the launcher's address is known */
     atomic_bool has_ended; /* the program returned and its result is sent */
 };
+
+/* Ends the process when its launcher is not found: it may have left, or a peer be stopped, while the transport starts, which
+** may have no time-out then. Longer than the launcher's own patience, who has more to say. */
+static void *guard_start(void *argument)
+{
+    cddp_member_world *w = argument;
+    const uint64_t patience = CD_PROCESS_START_PATIENCE_NS + CD_PROCESS_START_PATIENCE_NS / 2;
+    const uint64_t until = cd_os_now_ns() + (w->options.patience_ns > patience ? w->options.patience_ns : patience);
+    while (!atomic_load(&w->has_joined) && cd_os_now_ns() < until) cd_os_sleep_ns(CD_PROCESS_POLL_NS / 10);
+    if (atomic_load(&w->has_joined)) return NULL;
+    char words[96];
+    int n = snprintf(words, sizeof words, "rank %u did not find its judge: the transport did not start\n", w->options.rank);
+    /* Nothing can be told where nobody listens. */
+    _exit(cd_os_write_all(STDERR_FILENO, words, (size_t)n, NULL) == CDDP_OK ? 1 : 2);
+}
+
+static cddp_status find_launcher(cddp_member_world *w, cddp_error *err)
+{
+    pthread_t guard;
+    if (w->options.meet == NULL) return CDDP_OK;
+    if (pthread_create(&guard, NULL, guard_start, w) != 0) return cd_fail(err, CDDP_E_LIMIT, "cannot start a thread");
+    cddp_status status = w->options.meet(w->options.context, &w->rank.base, w->address, err);
+    atomic_store(&w->has_joined, true);
+    pthread_join(guard, NULL);
+    return status;
+}
 
 /* Ends when the launcher releases this rank; ends the process when it goes or says quit. */
 static void *listen_to_launcher(void *argument)
@@ -49,7 +77,7 @@ static void *listen_to_launcher(void *argument)
 static cddp_status report_to_launcher(cddp_member_world *w, cddp_error *err)
 {
     cd_process_hello who = {w->options.rank, w->options.world_size, 0, (int32_t)cd_os_process_id()};
-    if (w->options.meet != NULL) CD_TRY(w->options.meet(w->options.context, &w->rank.base, w->address, err));
+    CD_TRY(find_launcher(w, err));
     CD_TRY(cd_process_hub_join(w->address, &who, JOIN_PATIENCE_NS, w->fds, err));
     fflush(NULL);
     if (dup2(w->fds[CD_OS_PIPE_STDOUT], STDOUT_FILENO) < 0 || dup2(w->fds[CD_OS_PIPE_STDERR], STDERR_FILENO) < 0)

@@ -64,6 +64,12 @@ static cddp_status watch_starter(cddp_process_world *w, cddp_error *err)
     return CDDP_OK;
 }
 
+/* On another host a process number means something else; under a foreign launcher it is not ours to end a rank. */
+static bool numbers_mean_something(const cddp_process_world *w)
+{
+    return w->options.command != NULL || (w->options.ends_members && w->options.one_host);
+}
+
 static bool has_arrived(const cd_process_watched *r) { return r->streams == (1u << CD_OS_PIPE_COUNT) - 1; }
 
 /* Connections of ranks that arrived. One that names a rank that does not exist, or again, is not taken. */
@@ -82,7 +88,7 @@ static cddp_status welcome(cddp_process_world *w, cddp_error *err)
         }
         r->child.fds[who.pipe] = fd;
         r->streams |= 1u << who.pipe;
-        if (w->options.command != NULL) r->process = who.process; /* on another host the number means nothing */
+        if (numbers_mean_something(w)) r->process = who.process;
         if (has_arrived(r) && w->arrived_ns == 0) w->arrived_ns = cd_os_now_ns();
     }
 }
@@ -97,12 +103,15 @@ cddp_status cd_process_members_take(cddp_process_world *w, cd_os_child *launcher
     return CDDP_OK;
 }
 
-/* Dead or stopped before it could say anything: its launcher started the others at the same time. */
-static bool is_late(const cd_process_watched *r)
+/* How long it was waited for, when that was too long: it is dead or stopped, or all wait for such a one in a transport that
+** has no time-out while it starts. Launchers start all at the same time. 0: it is not late. */
+static uint64_t find_lateness(const cd_process_watched *r)
 {
     const cddp_process_world *w = r->world;
-    return w->options.patience_ns != 0 && w->options.command != NULL && w->arrived_ns != 0 && !has_arrived(r) &&
-           cd_os_now_ns() - w->arrived_ns > w->options.patience_ns;
+    uint64_t patience = w->options.patience_ns;
+    if (patience == 0 || has_arrived(r)) return 0;
+    if (w->arrived_ns == 0 && patience < CD_PROCESS_START_PATIENCE_NS) patience = CD_PROCESS_START_PATIENCE_NS;
+    return cd_os_now_ns() - (w->arrived_ns != 0 ? w->arrived_ns : w->start_ns) > patience ? patience : 0;
 }
 
 static void judge_loss(cd_process_watched *r, bool arrived)
@@ -122,11 +131,11 @@ static void judge_loss(cd_process_watched *r, bool arrived)
         result->end = CDDP_RANK_KILLED;
         result->status = cd_fail(&result->error, CDDP_E_ABORTED,
                                  "rank %u died: its connection ended without a result%s%s", r->rank, lead, note);
-    } else if (is_late(r)) {
+    } else if (find_lateness(r) != 0) {
         result->end = CDDP_RANK_CRASHED;
-        result->status = cd_fail(&result->error, CDDP_E_BACKEND,
-                                 "rank %u never reported, %.3f s after the first of the others had", r->rank,
-                                 (double)w->options.patience_ns / 1e9);
+        result->status = cd_fail(&result->error, CDDP_E_BACKEND, "rank %u never reported, %.3f s after %s", r->rank,
+                                 (double)find_lateness(r) / 1e9,
+                                 w->arrived_ns != 0 ? "the first of the others had" : "the start; nobody did");
     } else {
         const char *words = w->starter_words[0] != '\0' ? ": " : "";
         result->end = CDDP_RANK_CRASHED;
@@ -145,6 +154,7 @@ static bool is_lost(cd_process_watched *r)
     uint64_t now = cd_os_now_ns();
     if (r->has_result || !has_arrived(r) || r->child.fds[CD_OS_PIPE_RESULT] >= 0) return false;
     if (r->lost_ns == 0) r->lost_ns = now;
+    r->process = 0; /* it is dead, and its number may soon be another's */
     if (w->first_lost_ns == 0) w->first_lost_ns = now;
     return r->overdue || w->starter_ended || now - w->first_lost_ns > LOSS_PATIENCE_NS;
 }
@@ -156,7 +166,7 @@ cddp_status cd_process_member_watch(cd_process_watched *r, cddp_error *err)
     /* What its launcher left behind in the hub's queue has been taken in by now. */
     bool hopeless = w->killed || (w->starter_ended && cd_os_now_ns() - w->starter_end_ns > END_PATIENCE_NS);
     if (arrived) CD_TRY(cd_process_watched_drain(r, err));
-    if (!r->has_result && !is_lost(r) && !is_late(r) && !hopeless) return CDDP_OK;
+    if (!r->has_result && !is_lost(r) && find_lateness(r) == 0 && !hopeless) return CDDP_OK;
     if (arrived) CD_TRY(cd_process_watched_drain(r, err)); /* what it wrote before it spoke is there now (W3) */
     r->ended = true;
     if (!r->has_result) judge_loss(r, arrived);
@@ -209,7 +219,7 @@ static cddp_status release_members(cddp_process_world *w, cddp_error *err)
     }
     if (leave) {
         CD_TRY(await_starter(w, LEAVE_PATIENCE_NS, err));
-    } else if (w->options.command != NULL) {
+    } else if (w->options.command != NULL || w->options.ends_members) {
         w->killed = true;
         cd_process_members_kill(w);
         if (!w->starter_ended) kill((pid_t)w->starter.process, SIGTERM);

@@ -12,6 +12,9 @@
 /* A child may end without closing its pipes (a grandchild holds them), so reaping cannot wait for them. */
 #define CD_PROCESS_POLL_NS UINT64_C(50000000)
 
+/* A transport starts slowly on a busy machine: time-outs of operations are shorter than that. */
+#define CD_PROCESS_START_PATIENCE_NS UINT64_C(20000000000)
+
 /* One rank as the launcher sees it. */
 typedef struct cd_process_watched {
     cddp_process_world *world;

@@ -261,7 +261,7 @@ static void end_patience(cddp_process_world *w)
 {
     w->killed = true;
     for (uint32_t i = 0; i < w->options.world_size; i++) cd_os_child_kill(&w->watched[i].child);
-    if (w->options.command != NULL) cd_process_members_kill(w);
+    if (reports_by_itself(&w->options)) cd_process_members_kill(w);
     if (w->options.command == NULL && reports_by_itself(&w->options)) cd_os_child_kill(&w->starter);
 }
 

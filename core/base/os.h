@@ -45,6 +45,9 @@ cddp_status cd_os_children_wait(const cd_os_child *children, size_t count, uint6
 cddp_status cd_os_child_read(cd_os_child *child, cd_os_pipe pipe, void *bytes, size_t byte_capacity,
                              size_t *byte_count, cddp_error *err) CDDP_MUST_CHECK;
 void cd_os_child_kill(cd_os_child *child);
+/* Goes on twice: here with *process, and with *process 0 in a child of this process, which dies with it where the system
+** offers that (Linux). Both have the same stdout and stderr. */
+cddp_status cd_os_fork(int64_t *process, cddp_error *err) CDDP_MUST_CHECK;
 /* Goes on in a child of this process, which dies with it where the system offers that (Linux). This process returns never:
 ** it ends when the child ended well, else only when whoever started it has gone. */
 cddp_status cd_os_shelter(cddp_error *err) CDDP_MUST_CHECK;

@@ -143,17 +143,24 @@ void cd_os_child_close(cd_os_child *child)
     for (int i = 0; i < CD_OS_PIPE_COUNT; i++) close_fd(&child->fds[i]);
 }
 
+cddp_status cd_os_fork(int64_t *process, cddp_error *err)
+{
+    fflush(NULL); /* or the child would print our buffered output again */
+    pid_t parent = getpid(), pid = fork();
+    if (pid < 0) return cd_fail(err, CDDP_E_LIMIT, "cannot start a process: %s", strerror(errno));
+    if (pid == 0) die_with(parent);
+    *process = pid;
+    return CDDP_OK;
+}
+
 cddp_status cd_os_shelter(cddp_error *err)
 {
     int state = 0;
-    fflush(NULL); /* or the child would print our buffered output again */
-    pid_t above = getppid(), parent = getpid(), pid = fork();
-    if (pid < 0) return cd_fail(err, CDDP_E_LIMIT, "cannot start a process: %s", strerror(errno));
-    if (pid == 0) {
-        die_with(parent);
-        return CDDP_OK;
-    }
-    while (waitpid(pid, &state, 0) < 0 && errno == EINTR) {
+    int64_t child = 0;
+    pid_t above = getppid();
+    CD_TRY(cd_os_fork(&child, err));
+    if (child == 0) return CDDP_OK;
+    while (waitpid((pid_t)child, &state, 0) < 0 && errno == EINTR) {
     }
     if (WIFEXITED(state) && WEXITSTATUS(state) == 0) _exit(0);
     while (getppid() == above) cd_os_sleep_ns(UINT64_C(100000000));

@@ -48,9 +48,13 @@ typedef struct cddp_process_options {
     ** forks member->rank alone, as a member, and close waits for nobody. member->address is filled in by launch. */
     const char *hub_host;
     const struct cddp_member_options *member;
+    /* Whoever started the ranks does not mind how they end: they end with the launch. Else they stay until this process
+    ** exits when a run went wrong, because their launcher may end this process with them. With one_host their process numbers
+    ** mean the same here: those that are stopped are found. */
+    bool ends_members, one_host;
     bool (*interrupted)(void *context); /* (optional) asked a few times a second, until a rank fails; true ends all */
-    /* How long a rank on this machine may be stopped (SIGSTOP), and how much later than the first one a rank that a command
-    ** starts may report, before it has failed; 0: as long as the deadline. */
+    /* How long a rank on this machine may be stopped (SIGSTOP), and how much later than the first one a rank that is not forked
+    ** here may report, before it has failed; the first one has 20 s at least. 0: as long as the deadline. */
     uint64_t patience_ns;
 } cddp_process_options;
 
@@ -81,6 +85,7 @@ typedef struct cddp_member_options {
     /* (optional) does: ends the transport, when all ranks ended in a state in which it can. */
     void (*leave)(void *context);
     void *context;
+    uint64_t patience_ns; /* for meet to return, 30 s at least; then the process ends */
     bool shelter; /* launch goes on in a child: whoever started this process must not see it die (cddp_launcher.ends_all) */
 } cddp_member_options;
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# hosts.sh HOST_TOOL GLOO.so TRAIN_DDP [MPIRUN MPI_RANK]: Gloo, and Open MPI, between four hosts, which are network namespaces of this machine.
+# hosts.sh HOST_TOOL GLOO.so TRAIN_DDP CDDP_VERIFY [MPIRUN MPI_RANK]: Gloo, and Open MPI, between four hosts, which are network namespaces of this machine.
 #
 #     h0 ── h1 ── h2 ── h3      10.77.0.1 … 4, each on a bridge in a fifth namespace
 #
 # Nothing leaves these namespaces, and they go away at the end. What this machine does not permit is skipped, saying
 # what it was. Every run is bounded; a rank that cannot go on says why, and every shard is merged.
 set -u
-tool=$1 gloo=$2 train=$3 mpirun=${4:-} mpi_rank=${5:-}
+tool=$1 gloo=$2 train=$3 verify=$4 mpirun=${5:-} mpi_rank=${6:-}
 tag="cd$$"
 work=$(mktemp -d)
 support=$(cd "$(dirname "${BASH_SOURCE[0]}")/../support" && pwd)
@@ -121,6 +121,26 @@ finish 120
 [ "$codes" = "0,0,0,0," ] && cmp -s "$work/0.train" "$work/train" ||
     complain "train_ddp on four hosts: exit codes $codes: $(cat "$work"/*.train); on one: $(cat "$work/train")"
 echo "train_ddp on four hosts: $(tail -1 "$work/0.train")"
+
+# cddp-verify, too, started once per host: one report, of a run whose content is that of one host.
+verify_start() { # ARGUMENT…
+    port=$((port + 1))
+    ranks=()
+    for i in 0 1 2 3; do
+        on "h$i" env RANK="$i" WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=$port "$verify" run --backend gloo -n 4 --color never "$@" \
+            > "$work/$i.verify" 2>&1 &
+        ranks+=($!)
+    done
+    began=$(date +%s%N)
+}
+scenario=$support/../../scenarios/models/mlp_two_ranks.toml
+verify_start --trace "$work/hosts.db" "$scenario"
+finish 120
+"$verify" run --backend gloo -n 4 --trace "$work/host.db" "$scenario" > "$work/verify" 2>&1
+[ "$codes" = "0,0,0,0," ] && "$verify" diff "$work/hosts.db" "$work/host.db" > "$work/verify.diff" 2>&1 && [ ! -s "$work/3.verify" ] ||
+    complain "cddp-verify on four hosts: exit codes $codes: $(cat "$work"/*.verify "$work/verify.diff"); on one: $(cat "$work/verify")"
+echo "cddp-verify on four hosts: $(tail -1 "$work/0.verify")"
+rm -f "$work"/*.db
 
 # 1 MiB around a ring of four: host 1 sends 6/4 MiB per all-reduce, at 50 Mbit/s a quarter of a second less the burst.
 if reason=$(on h1 tc qdisc add dev eth0 root tbf rate 50mbit burst 64kb latency 100ms 2>&1); then
