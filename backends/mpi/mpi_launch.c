@@ -18,6 +18,14 @@ bool cd_mpi_number(cddp_environment_fn environment, const char *variable, uint32
     return true;
 }
 
+bool cd_mpi_is_step(cddp_environment_fn environment, bool *one_host)
+{
+    uint32_t nodes = 0;
+    if (environment("SLURM_STEP_ID") == NULL) return false;
+    *one_host = (cd_mpi_number(environment, "SLURM_STEP_NUM_NODES", &nodes) || cd_mpi_number(environment, "SLURM_NNODES", &nodes)) && nodes == 1;
+    return true;
+}
+
 cddp_status cd_mpi_word(char *words, size_t words_bytes, const char *word, cddp_error *err)
 {
     size_t used = strlen(words);

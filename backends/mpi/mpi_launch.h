@@ -5,6 +5,8 @@
 
 /* False when the variable is not there or holds no number. */
 bool cd_mpi_number(cddp_environment_fn environment, const char *variable, uint32_t *number);
+/* srun started this process as one of a step. *one_host: the whole step is on this machine. */
+bool cd_mpi_is_step(cddp_environment_fn environment, bool *one_host);
 /* Appends one word; CDDP_E_LIMIT when the room is used up. */
 cddp_status cd_mpi_word(char *words, size_t words_bytes, const char *word, cddp_error *err) CDDP_MUST_CHECK;
 /* Appends NAME=VALUE unless the environment has NAME already: what a user set stays. */

@@ -22,13 +22,15 @@ static cddp_status command(uint32_t world_size, cddp_environment_fn environment,
     return CDDP_OK;
 }
 
+/* srun --mpi=pmi2 says what Hydra says, except how many of the ranks are on this host. */
 static bool identity(cddp_environment_fn environment, uint32_t *rank, uint32_t *world_size, bool *one_host)
 {
     uint32_t local = 0;
     bool is_ours = (environment("PMI_FD") != NULL || environment("PMI_PORT") != NULL) &&
                    cd_mpi_number(environment, "PMI_RANK", rank) && cd_mpi_number(environment, "PMI_SIZE", world_size);
     if (!is_ours) return false;
-    *one_host = cd_mpi_number(environment, "MPI_LOCALNRANKS", &local) && local == *world_size;
+    if (!cd_mpi_number(environment, "MPI_LOCALNRANKS", &local) && cd_mpi_is_step(environment, one_host)) return true;
+    *one_host = local == *world_size;
     return true;
 }
 

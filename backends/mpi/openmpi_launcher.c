@@ -3,8 +3,7 @@
 **
 ** Ranks yield the processor while they wait, are not bound to cores and use shared memory: a verification has more
 ** ranks than cores as a rule. mpirun refuses root unless told twice, and more ranks than cores unless told; it is told
-** only where it matters. A rank that dies does not make it end the others: who watches the ranks lets them say what
-*they were
+** only where it matters. A rank that dies does not make it end the others: who watches the ranks lets them say what they were
 ** waiting for, and ends them then. A setting that the environment has already stays as it is.
 */
 #define _POSIX_C_SOURCE 200809L
@@ -47,14 +46,9 @@ static bool identity(cddp_environment_fn environment, uint32_t *rank, uint32_t *
         *one_host = cd_mpi_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", &local) && local == *world_size;
         return true;
     }
-    bool is_step =
-        environment("SLURM_STEP_ID") != NULL &&
-        (environment("PMIX_RANK") != NULL || environment("PMI2_VERSION") != NULL || environment("PMI_FD") != NULL);
-    if (!is_step || !cd_mpi_number(environment, "SLURM_PROCID", rank) ||
-        !cd_mpi_number(environment, "SLURM_NTASKS", world_size))
-        return false;
-    *one_host = cd_mpi_number(environment, "SLURM_NNODES", &local) && local == 1;
-    return true;
+    bool has_manager = environment("PMIX_RANK") != NULL || environment("PMI2_VERSION") != NULL || environment("PMI_FD") != NULL;
+    return has_manager && cd_mpi_is_step(environment, one_host) && cd_mpi_number(environment, "SLURM_PROCID", rank) &&
+           (cd_mpi_number(environment, "SLURM_STEP_NUM_TASKS", world_size) || cd_mpi_number(environment, "SLURM_NTASKS", world_size));
 }
 
 const cddp_launcher cd_mpi_launcher = {.size = sizeof cd_mpi_launcher,

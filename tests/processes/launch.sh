@@ -34,6 +34,16 @@ expect "one run is in it" 0 "run 1" "$program" report "$work/one.db"
 expect "another number of ranks" 2 "the scenario has 3 ranks, but 2 were started" "$@" "$program" run --backend "$backend" -n 3 "$good"
 expect "faults are the simulator's" 3 "only the simulator" "$program" run --backend "$backend" scenarios/faults
 
+# As srun would: its variables instead of those by which the launcher says who is who.
+cat >"$work/as_srun" <<'SH'
+export SLURM_STEP_ID=0 SLURM_PROCID=${OMPI_COMM_WORLD_RANK:-$PMI_RANK} SLURM_NTASKS=9 SLURM_STEP_NUM_TASKS=2 SLURM_NNODES=$nodes
+unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_SIZE MPI_LOCALNRANKS
+exec "$@"
+SH
+nodes=1 expect "srun starts us" 0 "2 ranks, 3 steps on $backend" "$@" sh "$work/as_srun" "$program" run --backend "$backend" --color never "$good"
+# Ranks above 0 of MPICH wait for rank 0 in MPI_Init then, and Hydra with them, until they have lost patience.
+[ "$backend" = mpi-mpich ] || nodes=2 expect "srun, on two hosts" 2 "say in CDDP_HUB_HOST" "$@" sh "$work/as_srun" "$program" run --backend "$backend" "$good"
+
 # Ctrl-C: inconclusive, soon, and nobody stays behind.
 "$program" run --backend "$backend" "$good" --set train.steps=1000000 >"$work/out" 2>&1 </dev/null &
 pid=$!
