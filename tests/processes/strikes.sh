@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# strikes.sh PROGRAM BACKEND start|training COUNT SEED WINDOW_MS [TIMEOUT_MS]: kills or stops a random rank at a random moment, COUNT times. Within
+# WINDOW_MS of its process coming into being (start: before it has reported, while the transport starts, while groups are made), or
+# of all ranks having joined the group (training). Each run has to end within 3 s, its time-out (1 s) and two more, with exit 1, with a
+# store that can be read, and with that rank named: at the start, as the only one that died and with what it was doing; in
+# training, with the collective in which it was missed. What is drawn from SEED: the rank, the signal, the moment.
+#
+# Time is counted by a metronome, which does what the watchdog of a run does: it sleeps for 50 ms, again and again. Where others use
+# the processors, both wake up late, so a beat is longer; on a machine of its own a beat is 50 ms and what a process costs.
+set -u
+program=$(readlink -f "$1") backend=$2 when=$3 count=$4 RANDOM=$5 window_ms=$6
+timeout_ms=${7:-1000} bound_ms=3000 beat_ms=50 ranks=4 metronome=
+work=$(mktemp -d)
+trap '[ -z "$metronome" ] || kill -KILL $metronome; rm -rf "$work"' EXIT
+
+now_ms() { date +%s%3N; }
+beats() { stat -c %s "$work/beats"; }
+number_of() { tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n 's/^\(OMPI_COMM_WORLD_RANK\|PMI_RANK\)=//p' | head -1; }
+parent_of() { awk '{ print $4 }' "/proc/$1/stat" 2>/dev/null; }
+
+# The process of one rank: a child of the judge in the order of forking, or what its launcher told its number; where a rank
+# is sheltered, the process below the one that the launcher started.
+find_rank() {
+    local mark=$1 judge=$2 rank=$3 pid found=()
+    if [ "$backend" = gloo ]; then
+        read -r -a found <<<"$(pgrep -P "$judge" | sort -n | tr '\n' ' ')"
+        [ ${#found[@]} -eq $ranks ] && echo "${found[$rank]}"
+        return
+    fi
+    for pid in $(pgrep -f -- "$mark"); do
+        [ "$(readlink "/proc/$pid/exe")" = "$program" ] && [ "$(number_of "$pid")" = "$rank" ] || continue
+        [ "$backend" != mpi-mpich ] || [ "$(number_of "$(parent_of "$pid")")" = "$rank" ] || continue
+        echo "$pid"
+        return
+    done
+}
+# Whether it is time to look for the rank. Every rank has said that it joined the group: from then on the time-out of an operation
+# is what bounds a run.
+is_time() { [ "$when" = start ] || [ "$(grep -sc 'text="world"' "$work/out")" -ge $ranks ]; }
+
+# judge_words RANK: adds to words what the report does not say.
+judge_words() {
+    local rank=$1
+    if [ "$when" = start ]; then
+        [ "$(sed -n 's/^  I-FAIL  rank \([0-9]*\) \(was killed\|crashed\)$/\1/p' "$work/out")" = "$rank" ] ||
+            words="$words; rank $rank alone is not named"
+        tr -s ' \n' ' ' <"$work/out" | grep -qE "rank $rank (never reported|(died|was)[^;]*; its last note: )" ||
+            words="$words; what it did is not said"
+    else
+        grep -qE "^  I-(FAIL|LIVE)  rank $rank " "$work/out" || words="$words; rank $rank is not named"
+        grep -qE "#[0-9]+ of group '" "$work/out" || words="$words; no collective is named"
+    fi
+}
+
+# try NUMBER RANK SIGNAL DELAY_MS: 0 passed, 1 failed, 2 there was nobody to strike, which proves nothing
+try() {
+    local number=$1 rank=$2 signal=$3 delay_ms=$4 judge victim='' began first code words='' i
+    local store=$work/run$number.db
+    "$program" run --backend "$backend" -n $ranks --color never --trace "$store" scenarios/models/mlp_two_ranks.toml \
+        --set train.steps=20000 --set world.timeout_ms=$timeout_ms --log comm:info >"$work/out" 2>&1 </dev/null &
+    judge=$!
+    for ((i = 0; i < 1000; i++)); do
+        is_time && victim=$(find_rank "$store" $judge "$rank")
+        [ -n "$victim" ] && break
+        sleep 0.01
+    done
+    sleep "$(printf '%d.%03d' $((delay_ms / 1000)) $((delay_ms % 1000)))"
+    first=$(beats) began=$(now_ms)
+    if ! kill -0 $judge 2>/dev/null || [ -z "$victim" ] || ! kill "-$signal" "$victim" 2>/dev/null; then
+        kill -KILL $judge 2>/dev/null
+        wait $judge 2>/dev/null
+        rm -f "$store"
+        return 2
+    fi
+    while kill -0 $judge 2>/dev/null && [ $(($(now_ms) - began)) -lt 60000 ]; do sleep 0.02; done
+    took=$((($(beats) - first) * beat_ms)) clock=$(($(now_ms) - began))
+    kill -KILL $judge 2>/dev/null
+    wait $judge 2>/dev/null
+    code=$?
+    # Struck when it had ended: others had left it no processor for as long as its time-out.
+    if grep -qE "^  (ranks)? +$rank returned: " "$work/out"; then
+        rm -f "$store"
+        return 2
+    fi
+    [ $code -eq 1 ] || words="exit $code instead of 1"
+    [ $took -le $bound_ms ] || words="$words; it took $took ms"
+    judge_words "$rank"
+    timeout 20 "$program" report "$store" >"$work/report" 2>&1
+    [ $? -eq 1 ] && grep -q "run 1" "$work/report" || words="$words; the store does not open"
+    rm -f "$store"
+    [ -z "$words" ] && return 0
+    printf 'FAIL %d, %s of rank %d after %d ms: %s (%d ms by the clock)\n' "$number" "$signal" "$rank" "$delay_ms" "${words#; }" $clock
+    head -30 "$work/out"
+    return 1
+}
+
+: >"$work/beats"
+(while sleep 0.0$beat_ms; do printf . >>"$work/beats"; done) &
+metronome=$!
+disown $metronome
+passed=0 failed=0 slowest=0 slowest_clock=0
+for ((n = 1; n <= count; n++)); do
+    rank=$((RANDOM % ranks)) delay_ms=$((RANDOM % window_ms))
+    signal=KILL
+    [ $((RANDOM % 2)) -eq 0 ] || signal=STOP
+    took=0 clock=0
+    for attempt in 1 2 3; do
+        try "$n" $rank $signal $delay_ms
+        result=$?
+        [ $result -eq 2 ] || break
+    done
+    [ $took -le $slowest ] || slowest=$took slowest_clock=$clock
+    if [ $result -eq 0 ]; then
+        passed=$((passed + 1))
+    else
+        [ $result -eq 1 ] || printf 'FAIL %d: three runs ended before rank %d could be struck\n' "$n" $rank
+        failed=$((failed + 1))
+    fi
+done
+printf '%s, %s: %d strikes told as they were, %d not; the slowest took %d ms of %d (%d by the clock)\n' "$backend" "$when" \
+    $passed $failed $slowest $bound_ms $slowest_clock
+[ $failed -eq 0 ] && [ $passed -gt 0 ]
