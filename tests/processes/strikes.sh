@@ -86,8 +86,8 @@ try() {
     [ $code -eq 1 ] || words="exit $code instead of 1"
     [ $took -le $bound_ms ] || words="$words; it took $took ms"
     judge_words "$rank"
-    timeout 20 "$program" report "$store" >"$work/report" 2>&1
-    [ $? -eq 1 ] && grep -q "run 1" "$work/report" || words="$words; the store does not open"
+    timeout 120 "$program" report "$store" >"$work/report" 2>&1
+    [ $? -eq 1 ] && grep -q "run 1" "$work/report" || words="$words; the store does not open: $(head -c 200 "$work/report")"
     rm -f "$store"
     [ -z "$words" ] && return 0
     printf 'FAIL %d, %s of rank %d after %d ms: %s (%d ms by the clock)\n' "$number" "$signal" "$rank" "$delay_ms" "${words#; }" $clock
