@@ -50,8 +50,10 @@ static cddp_status join_job(run_command *c, cddp_error *err)
     if (c->cli->origin.hub != NULL) return CDDP_OK;
     CD_TRY(cd_args_budget(args, CD_OPTION_join_timeout, "seconds", &seconds, &waiting.patience_ns, err));
     if (waiting.patience_ns == 0) waiting.patience_ns = seconds * 1000000000u;
-    if (backend != NULL) CD_TRY(cd_plugins_need_backend(c->cli, backend, err));
-    if (backend != NULL) CD_TRY(cd_compose_is_forked(c->cli->registry, backend, &is_forked, err));
+    /* A backend that cannot be had is told with the scenario that it was for. */
+    if (backend != NULL && cd_plugins_need_backend(c->cli, backend, NULL) == CDDP_OK &&
+        cd_compose_is_forked(c->cli->registry, backend, &is_forked, NULL) != CDDP_OK)
+        is_forked = false;
     if (is_forked || url != NULL) CD_TRY(cd_join_read(read_variable, url, &c->join, &found, err));
     if (!found) return CDDP_OK;
     c->cli->origin.join = &c->join;
