@@ -639,7 +639,8 @@ static const cddp_backend nccl = {
     .size = sizeof nccl,
     .abi = CDDP_BACKEND_ABI,
     .name = "nccl",
-    /* Deterministic for one topology and one set of algorithms, in an association of NCCL's own (C10-09). */
+    /* Rings, trees and switches make each element in one place and hand it to everybody: equal bits on all ranks, in an
+    ** association of NCCL's own. Promised here so that I-GRADEQ and its kin look whether it is so (C10-09). */
     .capabilities = {.size = sizeof(cddp_capabilities),
                      .ops = ALL_OPS,
                      .dtypes = CD_NCCL_DTYPES,
@@ -647,7 +648,7 @@ static const cddp_backend nccl = {
                      .devices = CDDP_DEVICE_HOST | CDDP_DEVICE_ASYNC,
                      .in_place = true,
                      .async = true,
-                     .order = CDDP_ORDER_UNSPECIFIED,
+                     .order = CDDP_ORDER_SAME,
                      .algorithm = "nccl",
                      .world_size_max = 65536,
                      .guards = true},
