@@ -58,6 +58,7 @@ static cddp_status dispatch_adopt(cd_node *node, cddp_error *err)
         k->in_place = k->in_place && other->in_place;
         k->async = k->async && other->async;
         k->guards = k->guards && other->guards;
+        if (node->table.device == NULL) node->table.device = node->inner[i]->table.device;
         if (node->table.launcher == NULL) node->table.launcher = node->inner[i]->table.launcher;
         if (other->world_size_max < k->world_size_max) k->world_size_max = other->world_size_max;
         bool same = k->algorithm != NULL && other->algorithm != NULL && strcmp(k->algorithm, other->algorithm) == 0;

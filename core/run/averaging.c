@@ -22,6 +22,7 @@
 #include "core/base/error.h"
 #include "core/hooks/averager.h"
 #include "core/hooks/host.h"
+#include "core/oracle/numbers.h"
 #include "core/run/plan.h"
 
 #include <math.h>
@@ -32,6 +33,7 @@ struct cd_averaging {
     uint32_t level_count, world_size;
     cddp_grad **grads; /* (parameter_count) of the module */
     size_t parameter_count;
+    cd_numbers numbers;         /* of one parameter at a time */
     uint32_t parameters, state; /* who agrees since the last step: block sizes */
     uint32_t gradients;         /* of the step at hand: the block over which the hook averages */
     uint32_t due;               /* of the step at hand: block size, 0: no average */
@@ -45,6 +47,7 @@ static void destroy(cd_trainer *t, struct cd_averaging *a)
         return;
     }
     cd_averager_destroy(a->averager);
+    cd_numbers_fini(&a->numbers);
     cd_release(t->allocator, a->grads, (a->parameter_count + 1) * sizeof *a->grads);
     cd_release(t->allocator, a, sizeof *a);
 }
@@ -80,6 +83,7 @@ cddp_status cd_trainer_open_averager(cd_trainer *t, cddp_error *err)
     }
     a->world_size = a->parameters = a->state = cddp_group_size(t->group);
     a->parameter_count = module->parameter_count;
+    a->numbers.allocator = t->allocator;
     a->grads = cd_allocate_array(t->allocator, a->parameter_count + 1, sizeof *a->grads);
     if (a->grads == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory for the gradients of an averager");
@@ -162,9 +166,9 @@ typedef struct signed_sum {
     double sum, bound; /* bound: what an average may do to the sum */
 } signed_sum;
 
-static signed_sum sum_parameters(const cd_trainer *t)
+static cddp_status sum_parameters(const cd_trainer *t, signed_sum *sum, cddp_error *err)
 {
-    const struct cd_averaging *a = t->averaging;
+    struct cd_averaging *a = t->averaging;
     signed_sum s = {0, 0};
     int64_t place = 0;
     for (size_t i = 0; i < a->parameter_count; i++) {
@@ -174,18 +178,21 @@ static signed_sum sum_parameters(const cd_trainer *t)
         }
         const double unit = cd_host_unit(p->dtype), terms = a->world_size * unit;
         const double rounding = terms / (1 - terms) + 2 * unit;
-        for (int64_t k = 0; k < cddp_tensor_numel(p); k++, place++) {
-            const double x = cd_host_get(p, k);
+        CD_TRY(cd_numbers_read(&a->numbers, p, err));
+        for (size_t k = 0; k < a->numbers.count; k++, place++) {
+            const double x = a->numbers.values[k];
             s.sum += cd_host_sign(place) * x;
             s.bound += (rounding + 0x1p-52 * (double)place) * fabs(x) + 2 * cd_host_least(p->dtype);
         }
     }
-    return s;
+    *sum = s;
+    return CDDP_OK;
 }
 
-static void state_law(cd_trainer *t, const signed_sum *before)
+static cddp_status state_law(cd_trainer *t, const signed_sum *before, cddp_error *err)
 {
-    const signed_sum after = sum_parameters(t);
+    signed_sum after;
+    CD_TRY(sum_parameters(t, &after, err));
     cddp_law law = {"parameters stay as they are between averages", -1, before->sum, after.sum, 0, false};
     if (t->averaging->due != 0) {
         law.name = "an average keeps the sum of the parameters over the ranks";
@@ -197,6 +204,7 @@ static void state_law(cd_trainer *t, const signed_sum *before)
         law.bound = INFINITY;
     }
     cddp_tracer_law(t->tracer, &law);
+    return CDDP_OK;
 }
 
 cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err)
@@ -208,11 +216,11 @@ cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err)
     }
     cd_trainer_refresh_views(t);
     if (t->tracer != NULL) {
-        before = sum_parameters(t);
+        CD_TRY(sum_parameters(t, &before, err));
     }
     CD_TRY(cd_averager_step(a->averager, t->views, a->grads, a->parameter_count, err));
     if (t->tracer != NULL) {
-        state_law(t, &before);
+        CD_TRY(state_law(t, &before, err));
     }
     return CDDP_OK;
 }

@@ -196,6 +196,10 @@ static void check_settings(contradictions *c, const cddp_plan_settings *s)
     if (s->streams.producers > 0 && s->train.pass_us_per_mb > 0) {
         tell(c, "streams.producers", "train.pass_us_per_mb and streams.operation_us both say what a copy takes: drop one");
     }
+    if (s->model.device != 0 && s->model.memory != 0) {
+        tell(c, "model.memory", "model.memory says where numbers live, and model.device = \"%s\" has none: drop one of them",
+             s->model.device == 1 ? "symbol" : "shape");
+    }
     if (s->model.device != 0 && (s->amp.enable || s->clip.max_norm > 0)) {
         tell(c, "model.device", "model.device without numbers knows no overflow and no norm: drop %s or use cpu",
              s->amp.enable ? "amp.enable" : "clip.max_norm");

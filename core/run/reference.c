@@ -421,7 +421,7 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
                                    .gradients = reference_gradients, .buffers = reference_buffers,
                                    .update = reference_update};
     const cd_replica_options replica = {
-        .plan = options->plan, .rank = options->rank, .devices = options->devices, .allocator = options->allocator};
+        .plan = options->plan, .rank = options->rank, .device = options->device, .allocator = options->allocator};
     CD_TRY_OUT(cd_replica_create(&replica, &r->replica, err));
     CD_TRY_OUT(reference_allocate(r, err));
     CD_TRY_OUT(cd_low_precision_init(&r->low, &r->replica->settings, r->replica->model->module, r->allocator, err));

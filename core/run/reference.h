@@ -48,7 +48,7 @@ typedef struct cd_reference {
 typedef struct cd_reference_options {
     const cddp_plan *plan;
     uint32_t rank; /* whose settings and initial values the replica has */
-    const cddp_device *devices; /* as in cd_replica_options */
+    const cddp_device *device; /* of its tensors: the rank's, so that both compute alike */
     const cddp_allocator *allocator;
     const cd_blob *state;
     const double *loss_scale;

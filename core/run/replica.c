@@ -205,7 +205,7 @@ cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **re
     r->allocator = options->allocator;
     CD_TRY_OUT(cddp_plan_rank_settings(r->plan, r->rank, &r->settings, err));
     const cddp_device *device = options->device;
-    CD_TRY_OUT(make_model(r, device != NULL ? device : cd_replica_device(&r->settings, options->devices), err));
+    CD_TRY_OUT(make_model(r, device != NULL ? device : cd_replica_device(&r->settings, NULL), err));
     CD_TRY_OUT(make_optimizers(r, err));
     *replica = r;
     r = NULL;
@@ -401,7 +401,33 @@ static double regrid_number(double x)
     return (k - 17.0 * floor((k + 8.0) / 17.0)) / 8.0;
 }
 
-static cddp_status regrid_tensor(const cddp_tensor *tensor, cddp_error *err)
+/* numbers: (numel) contiguous. */
+static void regrid_numbers(double *numbers, int64_t numel)
+{
+    for (int64_t i = 0; i < numel; i++) {
+        numbers[i] = regrid_number(numbers[i]);
+    }
+}
+
+/* The same where the host cannot reach: through memory of its own. */
+static cddp_status regrid_away(const cddp_allocator *allocator, const cddp_tensor *wide, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    const int64_t numel = cddp_tensor_numel(wide);
+    const size_t bytes = (size_t)numel * sizeof(double);
+    double *numbers = cd_allocate_array(allocator, (size_t)numel + 1, sizeof *numbers);
+    if (numbers == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to put %lld numbers on their grid", (long long)numel);
+    }
+    CD_TRY_OUT(wide->device->read(wide, numbers, bytes, err));
+    regrid_numbers(numbers, numel);
+    CD_TRY_OUT(wide->device->write(wide, numbers, bytes, err));
+out:
+    cd_release(allocator, numbers, ((size_t)numel + 1) * sizeof *numbers);
+    return status;
+}
+
+static cddp_status regrid_tensor(const cddp_allocator *allocator, const cddp_tensor *tensor, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     const cddp_device *device = tensor->device;
@@ -410,9 +436,10 @@ static cddp_status regrid_tensor(const cddp_tensor *tensor, cddp_error *err)
     CD_TRY(device->allocate(device, CDDP_F64, numel + 1, &storage, err));
     const cddp_tensor wide = cddp_tensor_of(device, storage, 0, CDDP_F64, tensor->sizes, tensor->dim_count);
     CD_TRY_OUT(device->copy(&wide, tensor, NULL, err));
-    double *numbers = storage; /* (numel) the device is a host device: the graph computes */
-    for (int64_t i = 0; i < numel; i++) {
-        numbers[i] = regrid_number(numbers[i]);
+    if (cd_device_is_direct(device)) {
+        regrid_numbers(storage, numel);
+    } else {
+        CD_TRY_OUT(regrid_away(allocator, &wide, err));
     }
     CD_TRY_OUT(device->copy(tensor, &wide, NULL, err));
 out:
@@ -426,7 +453,7 @@ cddp_status cd_replica_regrid(cd_replica *r, cddp_error *err)
     for (size_t i = 0; r->settings.model.exact && cd_graph_computes(r->graph) && i < module->parameter_count; i++) {
         const cd_parameter *parameter = &module->parameters[i];
         if (parameter->requires_grad && cddp_dtype_is_float(parameter->tensor.dtype)) {
-            CD_TRY(regrid_tensor(&parameter->tensor, err));
+            CD_TRY(regrid_tensor(r->allocator, &parameter->tensor, err));
         }
     }
     return CDDP_OK;

@@ -52,12 +52,11 @@ void cd_replica_make_devices(const cddp_allocator *allocator, cddp_device device
 /* The device that the plan's settings name: one of these; NULL: over the process heap. */
 const cddp_device *cd_replica_device(const cddp_plan_settings *settings, const cddp_device *devices);
 
-/* device: of its tensors, of the kind that the plan says; NULL: that of the plan itself, out of devices (NULL: over the
-** process heap). */
+/* device: of its tensors; NULL: that of the plan, over the process heap. */
 typedef struct cd_replica_options {
     const cddp_plan *plan;
     uint32_t rank;
-    const cddp_device *device, *devices;
+    const cddp_device *device;
     const cddp_allocator *allocator;
 } cd_replica_options;
 cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **replica, cddp_error *err) CDDP_MUST_CHECK;

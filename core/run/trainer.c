@@ -316,13 +316,22 @@ static cddp_status check_statistics(const cd_trainer *t, cddp_error *err)
     return CDDP_OK;
 }
 
+/* Where this rank's tensors live, the reference's too: with numbers on the device that the backend brings, all arithmetic
+** is that device's, and the oracle's too, which reads numbers where it compares them. */
+static const cddp_device *device_of(const cd_trainer *t)
+{
+    const cddp_backend *b = t->options.backend;
+    const bool has_slot = b->size >= offsetof(cddp_backend, device) + sizeof b->device;
+    const bool is_brought = has_slot && b->device != NULL && t->settings.model.device == 0 && t->settings.model.memory == 0;
+    return is_brought ? b->device : cd_replica_device(&t->settings, t->options.devices);
+}
+
 cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
 {
     cd_replica_options replica = {
-        .plan = t->plan, .rank = t->rank->rank, .devices = t->options.devices, .allocator = t->allocator};
+        .plan = t->plan, .rank = t->rank->rank, .device = device_of(t), .allocator = t->allocator};
     if (t->settings.train.pass_us_per_mb > 0) {
-        replica.device = cd_timed_device_init(&t->timed_device, cd_replica_device(&t->settings, t->options.devices),
-                                              t->rank, t->settings.train.pass_us_per_mb);
+        replica.device = cd_timed_device_init(&t->timed_device, replica.device, t->rank, t->settings.train.pass_us_per_mb);
     }
     CD_TRY(cd_replica_create(&replica, &t->replica, err));
     CD_TRY(check_statistics(t, err));
@@ -358,12 +367,12 @@ void cd_trainer_drop(cd_trainer *t)
 /* ---- the oracle ---- */
 
 /* Statistics of a batch live in buffers. A gradient that is cast rounds once per batch and not once per sample, without
-** the processor's flag telling. See Note [Addends of the reference] */
+** the processor's flag telling; nor does it tell of what another device computes. See Note [Addends of the reference] */
 static bool model_is_sample_wise(const cd_trainer *t, const cd_module *module)
 {
     const cddp_dtype dtype = (cddp_dtype)t->settings.model.dtype;
     return module->buffer_count == 0 && dtype != CDDP_F16 && dtype != CDDP_BF16 &&
-           t->settings.mixed_precision.param_dtype == 0;
+           t->settings.mixed_precision.param_dtype == 0 && cd_device_is_direct(module->device);
 }
 
 static cd_oracle_path path_of(const cd_trainer *t, size_t parameter)
@@ -382,7 +391,7 @@ static cddp_status make_oracle(cd_trainer *t, cddp_error *err)
     cddp_status status = CDDP_OK;
     const cd_module *module = cd_trainer_module(t);
     const cd_reference_options restarted = {.plan = t->plan, .rank = t->rank->rank,
-                                            .devices = t->options.devices, .allocator = t->allocator,
+                                            .device = device_of(t), .allocator = t->allocator,
                                             .state = &t->optimizer_state, .loss_scale = &t->loss_scale};
     cd_reference_options running = restarted;
     running.state = NULL;

@@ -31,7 +31,7 @@ typedef struct cd_trainer_options {
     struct cddp_tracer *tracer; /* may be NULL */
     bool oracle;
     cd_oracle_share *share; /* ranks of one thread; else NULL */
-    const cddp_device *devices; /* as in cd_replica_options */
+    const cddp_device *devices; /* (CD_REPLICA_DEVICES) for words of model.device; NULL: over the process heap */
 } cd_trainer_options;
 
 typedef struct cd_trainer {

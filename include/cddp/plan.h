@@ -54,6 +54,7 @@ typedef struct cddp_plan_model {
     const char *options; /* "key=value,…" as the model documents them */
     int64_t dtype;       /* cddp_dtype */
     int64_t device;      /* 0 cpu, 1 symbol, 2 shape */
+    int64_t memory;      /* of numbers: 0 the device that the backend brings, if any; 1 the host's */
     int64_t init;        /* 0 the same values on every rank, 1 its own on every rank */
     bool exact;          /* values on a dyadic grid, so that sums do not round */
     cddp_text_list freeze; /* patterns of parameters that do not require grad */

@@ -148,6 +148,9 @@ cddp_status cd_layer_norm_run(cd_graph *graph, const cd_layer_norm_part *part, c
 cddp_status cd_table_register(cd_model *model, const char *name, int64_t rows, int64_t width, bool sparse,
                               uint32_t *weight, cddp_error *err)
 {
+    if (sparse && cd_device_layers(model->module->device) != NULL)
+        return cd_fail(err, CDDP_E_CONFIG, "model %s: sparse gradients are made in the host's memory, not on device %s",
+                       model->type->name, model->module->device->name);
     if (sparse && !cd_device_is_direct(model->module->device))
         return cd_fail(err, CDDP_E_CONFIG, "model %s: sparse gradients need a device that computes, not %s",
                        model->type->name, model->module->device->name);

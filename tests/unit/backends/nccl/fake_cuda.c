@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lazy streams over host memory. */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
 #include "tests/unit/backends/nccl/fake_cuda.h"
 
 #include <pthread.h>
@@ -8,7 +8,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define FAR_IS_WATCHED
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define FAR_IS_WATCHED
+#endif
+#endif
+#ifdef FAR_IS_WATCHED
+#include <sanitizer/asan_interface.h>
+#define FAR_POISON(at, bytes) ASAN_POISON_MEMORY_REGION(at, bytes)
+#define FAR_UNPOISON(at, bytes) ASAN_UNPOISON_MEMORY_REGION(at, bytes)
+#else
+#define FAR_POISON(at, bytes) ((void)(at))
+#define FAR_UNPOISON(at, bytes) ((void)(at))
+#endif
 
 typedef struct op {
     struct op *next;
@@ -36,6 +53,7 @@ fake_cuda_counts fake_cuda;
 int fake_cuda_devices = 1;
 uint64_t fake_cuda_fail_malloc_at;
 bool fake_cuda_fails_on;
+bool fake_cuda_is_far;
 
 /* A watchdog asks for events while its rank enqueues. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -79,11 +97,69 @@ void fake_cuda_push_waiting(cudaStream_t stream, bool (*run)(void *argument), co
 
 static bool reach(struct CUevent_st *event, uint64_t version);
 
+/* ---- memory of the device ---- */
+
+/* One range of addresses, which nobody may touch but operations while they run. Blocks are cut from it in order and, once
+** freed, handed out again to whoever fits; under AddressSanitizer what no block holds is poisoned besides. */
+#define FAR_BYTES ((size_t)1 << 32)
+#define FAR_GRAIN ((size_t)512) /* cudaMalloc aligns to 256; the rest is the red zone */
+#define FAR_PAGE ((size_t)1 << 21) /* large ones: opening and closing walks over each */
+
+typedef struct far_block {
+    size_t at, room, bytes; /* bytes 0: free */
+} far_block;
+
+static char *far;
+static size_t far_end; /* of all blocks */
+static far_block *far_blocks;
+static size_t far_count, far_capacity;
+static bool far_is_open;
+
+static void far_access(bool is_open)
+{
+    if (far_is_open == is_open || far_end == 0) return;
+    if (mprotect(far, (far_end + FAR_PAGE - 1) / FAR_PAGE * FAR_PAGE, is_open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) abort();
+    far_is_open = is_open;
+}
+
+static far_block *far_take(size_t bytes)
+{
+    const size_t room = (bytes + FAR_GRAIN) / FAR_GRAIN * FAR_GRAIN;
+    for (size_t i = 0; i < far_count; i++)
+        if (far_blocks[i].bytes == 0 && far_blocks[i].room >= room) return &far_blocks[i];
+    if (far == NULL) {
+        far = mmap(NULL, FAR_BYTES + FAR_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (far == MAP_FAILED) abort();
+        far += FAR_PAGE - (uintptr_t)far % FAR_PAGE;
+        (void)madvise(far, FAR_BYTES, MADV_HUGEPAGE); /* where there are none it is only slower */
+    }
+    if (far_count == far_capacity) {
+        far_capacity = far_capacity == 0 ? 64 : 2 * far_capacity;
+        far_blocks = realloc(far_blocks, far_capacity * sizeof *far_blocks);
+        if (far_blocks == NULL) abort();
+    }
+    if (room > FAR_BYTES - far_end) return NULL;
+    far_access(false); /* so that what is added is as the rest is */
+    far_blocks[far_count] = (far_block){.at = far_end, .room = room};
+    far_end += room;
+    return &far_blocks[far_count++];
+}
+
+static far_block *far_find(const void *pointer)
+{
+    for (size_t i = 0; i < far_count; i++)
+        if (far + far_blocks[i].at == pointer) return &far_blocks[i];
+    return NULL;
+}
+
+/* ---- running ---- */
+
 /* Runs the first operation; false when it cannot go on. */
 static bool step(cudaStream_t s)
 {
     op *o = s->first;
     bool done = true;
+    far_access(true);
     s->is_running = true;
     if (o->event != NULL && !o->is_record)
         done = reach(o->event, o->version);
@@ -110,6 +186,13 @@ static bool reach(struct CUevent_st *event, uint64_t version)
     return true;
 }
 
+/* What the device ran is over: nobody touches its memory from here on. */
+static void leave(void)
+{
+    far_access(false);
+    pthread_mutex_unlock(&lock);
+}
+
 static void nap(void) { nanosleep(&(struct timespec){0, 20000}, NULL); }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
@@ -119,7 +202,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
         pthread_mutex_lock(&lock);
         while (stream->first != NULL && step(stream)) continue;
         idle = stream->first == NULL;
-        pthread_mutex_unlock(&lock);
+        leave();
         if (!idle) nap();
     }
     return cudaSuccess;
@@ -210,7 +293,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     pthread_mutex_lock(&lock);
     bool reached = reach(event, event->recorded);
-    pthread_mutex_unlock(&lock);
+    leave();
     return reached ? cudaSuccess : cudaErrorNotReady;
 }
 
@@ -223,23 +306,11 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 
 /* ---- memory ---- */
 
+/* What is not far. */
 typedef struct block {
     size_t bytes;
     max_align_t data[];
 } block;
-
-static cudaError_t take(void **pointer, size_t bytes)
-{
-    fake_cuda.allocations++;
-    if (fails()) return cudaErrorMemoryAllocation;
-    block *b = malloc(sizeof *b + bytes);
-    if (b == NULL) return cudaErrorMemoryAllocation;
-    b->bytes = bytes;
-    memset(b->data, 0x5a, bytes);
-    fake_cuda.live_allocations++;
-    *pointer = b->data;
-    return cudaSuccess;
-}
 
 /* What can run runs first: freeing waits for the GPU. */
 static void drain(void)
@@ -250,31 +321,76 @@ static void drain(void)
         for (struct CUstream_st *s = streams; s != NULL; s = s->next)
             while (s->first != NULL && step(s)) any = true;
     }
-    pthread_mutex_unlock(&lock);
+    leave();
 }
 
-static cudaError_t give(void *pointer)
+static void release(void *pointer)
 {
-    if (pointer == NULL) return cudaSuccess;
+    if (pointer == NULL) return;
     drain();
-    block *b = (block *)((char *)pointer - offsetof(block, data));
-    memset(b->data, 0xa5, b->bytes);
-    free(b);
+    pthread_mutex_lock(&lock);
+    far_block *b = far_find(pointer);
+    if (b != NULL) {
+        far_access(true);
+        memset(pointer, 0xa5, b->bytes);
+        FAR_POISON(pointer, b->room);
+        b->bytes = 0;
+    } else {
+        block *near = (block *)((char *)pointer - offsetof(block, data));
+        memset(near->data, 0xa5, near->bytes);
+        free(near);
+    }
+    leave();
     fake_cuda.live_allocations--;
+}
+
+static cudaError_t take(void **pointer, size_t bytes, bool is_far)
+{
+    fake_cuda.allocations++;
+    if (fails()) return cudaErrorMemoryAllocation;
+    if (is_far) {
+        pthread_mutex_lock(&lock);
+        far_block *b = far_take(bytes);
+        if (b != NULL) {
+            b->bytes = bytes > 0 ? bytes : 1;
+            far_access(true);
+            FAR_UNPOISON(far + b->at, bytes);
+            memset(far + b->at, 0x5a, bytes);
+            FAR_POISON(far + b->at + bytes, b->room - bytes);
+            *pointer = far + b->at;
+        }
+        leave();
+        if (b == NULL) return cudaErrorMemoryAllocation;
+    } else {
+        block *b = malloc(sizeof *b + bytes);
+        if (b == NULL) return cudaErrorMemoryAllocation;
+        b->bytes = bytes;
+        memset(b->data, 0x5a, bytes);
+        *pointer = b->data;
+    }
+    fake_cuda.live_allocations++;
     return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void **pointer, size_t bytes) { return take(pointer, bytes); }
+cudaError_t cudaMalloc(void **pointer, size_t bytes) { return take(pointer, bytes, fake_cuda_is_far); }
 
-cudaError_t cudaFree(void *pointer) { return give(pointer); }
+cudaError_t cudaFree(void *pointer)
+{
+    release(pointer);
+    return cudaSuccess;
+}
 
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned int flags)
 {
     (void)flags;
-    return take(pointer, bytes);
+    return take(pointer, bytes, false);
 }
 
-cudaError_t cudaFreeHost(void *pointer) { return give(pointer); }
+cudaError_t cudaFreeHost(void *pointer)
+{
+    release(pointer);
+    return cudaSuccess;
+}
 
 typedef struct move {
     void *to;

@@ -6,6 +6,10 @@
 ** others. So an operation that uses what another stream makes, without waiting for that stream's event, runs before
 ** it and sees memory that was not written yet. Freed memory is painted.
 **
+** Memory of the device can be far (fake_cuda_is_far): the host may not touch it, and ends with SIGSEGV when it does; only
+** what runs on a stream may (a kernel, a copy, NCCL). So whoever takes a device's storage for an address of the host is
+** found without a GPU. It costs two changes of its protection whenever the host waits.
+**
 ** Threads    any; a rank is a process.
 */
 #pragma once
@@ -30,6 +34,7 @@ typedef struct fake_cuda_counts {
 extern fake_cuda_counts fake_cuda;
 extern int fake_cuda_devices;             /* 1 */
 extern uint64_t fake_cuda_fail_malloc_at; /* the n-th allocation, stream or event from now fails; 0: none */
+extern bool fake_cuda_is_far;   /* memory that is allocated from now on */
 extern bool fake_cuda_fails_on;           /* and all behind it, until fail_malloc_at is set again */
 
 #ifdef __cplusplus

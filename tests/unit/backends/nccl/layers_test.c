@@ -6,6 +6,7 @@
  **
  ** One source, two programs, as twin_test.c: cuda_layers over fake_cuda, cuda_layers_gpu over CUDA.
  */
+#define _POSIX_C_SOURCE 200809L
 #include "backends/nccl/cuda.h"
 #include "backends/nccl/layers.h"
 #include "core/base/alloc.h"
@@ -29,6 +30,10 @@
 #include "tests/support/test.h"
 #ifndef CDDP_ON_GPU
 #include "tests/unit/backends/nccl/fake_cuda.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #endif
 
 #include <math.h>
@@ -762,6 +767,38 @@ out:
     return status;
 }
 
+/* What the fake's tests stand on: a host that takes the device's storage for an address does not get far. */
+TEST(far, a_host_that_touches_storage_of_the_device_is_ended)
+{
+    cddp_error err;
+    void *storage = NULL;
+    const int64_t numel = 3;
+    cd_cuda_close(&cd_cuda_here); /* and what it has on its shelves */
+    fake_cuda_is_far = true;
+    assert_ok(cuda()->allocate(cuda(), CDDP_F32, numel, &storage, &err), &err);
+    const cddp_tensor t = cddp_tensor_of(cuda(), storage, 0, CDDP_F32, &numel, 1);
+    float values[3] = {1, 2, 3}, back[3] = {0};
+    assert_ok(cuda()->write(&t, values, sizeof values, &err), &err);
+    assert_ok(cuda()->read(&t, back, sizeof back, &err), &err);
+    assert_memory_equal(values, back, sizeof values);
+    for (int writes = 0; writes < 2; writes++) {
+        int how = 0;
+        const pid_t child = fork();
+        if (child == 0) {
+            volatile float *at = storage;
+            (void)signal(SIGSEGV, SIG_DFL); /* a sanitizer would tell of it at length */
+            if (writes) *at = 1;
+            _exit(writes || *at > 0);
+        }
+        cd_test_row("%s", writes ? "writing" : "reading");
+        assert_true(child > 0 && waitpid(child, &how, 0) == child);
+        assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGSEGV);
+    }
+    cuda()->release(cuda(), CDDP_F32, numel, storage);
+    cd_cuda_close(&cd_cuda_here);
+    fake_cuda_is_far = false;
+}
+
 /* Every allocation fails once, of the host's memory and of the GPU's: an error, and nothing is left. */
 TEST(trainings, without_memory_fail_and_leave_nothing)
 {
@@ -799,6 +836,7 @@ int main(int argc, char **argv)
                                        ROW(layers, that_a_device_lacks_are_computed_on_the_host),
                                        ROW(layers, refuse_operands_that_do_not_fit),
 #ifndef CDDP_ON_GPU
+                                       ROW(far, a_host_that_touches_storage_of_the_device_is_ended),
                                        ROW(trainings, without_memory_fail_and_leave_nothing),
 #endif
                                        ROW(optimizers, have_the_bits_of_the_cpu),

@@ -107,6 +107,7 @@ static const struct {
     {"findings to be compared", {"expect.same_with=world.size=3", "expect.verdict=error", "expect.error=x"}, "needs expect.verdict"},
     {"resume from nothing", {"train.resume=true"}, "nothing to load"},
     {"state on exact forms", {"model.device=symbol", "optimizer.0.momentum=0.5"}, "keeps state needs cpu"},
+    {"a place for numbers that are none", {"model.device=shape", "model.memory=host"}, "\"shape\" has none"},
     {"saving what holds no numbers", {"model.device=symbol", "train.checkpoint_step=1"}, "no numbers to save"},
     {"step counts that do not travel",
      {"join.enable=true", "join.broadcast_optimizer_state=true", "optimizer.0.kind=adam"}, "step counts of adam"},
