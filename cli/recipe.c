@@ -127,7 +127,12 @@ cddp_status cd_recipe_read_plan(const cd_recipe *recipe, const cd_session *sessi
     cd_result mistakes;
     cd_result_init(&mistakes);
     cd_session_read_plan(session, recipe->source, recipe->scenario, &read, &mistakes);
-    if (read == NULL) {
+    /* Which backend "mpi" is was decided by the launcher of that run; another start decides otherwise. */
+    if (read != NULL && recipe->backend[0] != '\0')
+        status = cddp_plan_set(read, "world.backend", recipe->backend, err);
+    if (status != CDDP_OK) {
+        cddp_plan_destroy(read);
+    } else if (read == NULL) {
         status = cd_fail(err, CDDP_E_CONFIG, "the recorded scenario cannot be read any more: %s %s", mistakes.summary,
                          mistakes.details);
     } else if (cddp_plan_digest(read) != recipe->plan_digest) {

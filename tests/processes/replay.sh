@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# replay.sh CDDP_VERIFY SCENARIOS LAUNCHER…: what real processes recorded is replayed and shrunk on the simulator, by a
+# process that nobody launched. LAUNCHER starts two. Every claim prints its name; the first that does not hold ends the
+# script with what was seen.
+set -u
+verify=$1 scenarios=$2
+shift 2
+launch=("$@")
+suppressions=$(cd "$(dirname "${BASH_SOURCE[0]}")/../support" && pwd)/lsan.supp
+export LSAN_OPTIONS="suppressions=$suppressions:print_suppressions=0" ASAN_OPTIONS="fast_unwind_on_malloc=0:${ASAN_OPTIONS:-}"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 2
+
+fail() { printf 'FAILED: %s\n' "$claim" "$@" >&2; cat out err >&2; exit 1; }
+expect() { # EXIT COMMAND…: runs it, its output in out and err
+    local wanted=$1
+    shift
+    "$@" > out 2> err
+    local got=$?
+    [ "$got" -eq "$wanted" ] || fail "exit $got, wanted $wanted: $*"
+}
+says() { tr -s ' \n' ' ' < out | grep -qF -- "$1" || fail "standard output lacks: $1"; }
+
+claim="a run with a finding is recorded, replayed event by event, and made smaller for the same reason"
+expect 0 "${launch[@]}" "$verify" run "$scenarios/bugs/sync_flag_around_backward_only.toml" --backend mpi --trace mpi.db -q
+expect 0 "$verify" replay mpi.db
+says "all equal rank by rank on the simulator (recorded on mpi-"
+expect 0 "$verify" shrink mpi.db --output mpi.toml
+says "shrunk: mpi.toml: I-ONCE"
+says "1-minimal"
+line=$(sed -n 's/^  replay *cddp-verify //p' out)
+eval "expect 1 \"$verify\" $line"
+says "I-ONCE"
+
+claim="ranks with another order of registration corrupt each other's gradients there, and so does the shrunk form"
+"${launch[@]}" "$verify" run "$scenarios/order/registration_order_with_equal_shapes.toml" -n 2 --backend mpi --trace order.db -q > out 2> err
+expect 0 "$verify" shrink order.db --output order.toml
+says "shrunk: order.toml: I-INIT"
+says "1-minimal"
+
+claim="a record that was changed by hand is refused in one sentence"
+if command -v sqlite3 > out 2>&1; then
+    cp mpi.db edited.db
+    sqlite3 edited.db "UPDATE run SET backend = 'gloo'"
+    expect 2 "$verify" replay edited.db
+    [ "$(wc -l < err)" -eq 1 ] || fail "not one line"
+    grep -qF "no longer means the same" err || fail "another sentence"
+fi
+echo "replay: all claims hold"
