@@ -5,7 +5,8 @@
 #
 # Where SQLite, toml++, xxHash or cmocka are missing the store, the scenario reader and the program are left out
 # (CDDP_VERIFIER=OFF), and with them the catalogue; kernels, device, backend and the copy bench still run.
-# Exit code 0: everything that ran passed, and at least the kernels ran on a GPU. 77: there is no GPU here. 1: something failed.
+# Every step says how it ended; what fails or does not build stops nothing else. Exit code 0: everything that ran passed,
+# and at least the kernels ran on a GPU. 77: there is no GPU here. 1: something failed.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=${1:-$here/build/gpu}
@@ -15,18 +16,50 @@ say() { printf '\n== %s (%d s)\n' "$*" $((SECONDS - began)); }
 jobs=$(nproc 2>/dev/null || echo 4)
 generator=()
 command -v ninja >/dev/null && generator=(-G Ninja)
+failed=() skipped=() passed=()
 
-configure() { cmake -S "$here" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DCDDP_BACKEND_NCCL=ON -DBUILD_TESTING=ON "$@"; }
+# ended NAME CODE: notes how a step ended, and says it.
+ended() {
+    case $2 in
+        0) passed+=("$1"); printf -- '-- passed: %s\n' "$1" ;;
+        77) skipped+=("$1"); printf -- '-- skipped: %s\n' "$1" ;;
+        124) failed+=("$1 (time-out)"); printf -- '-- FAILED: %s ran out of time\n' "$1" ;;
+        *) failed+=("$1 ($2)"); printf -- '-- FAILED: %s, exit code %d\n' "$1" "$2" ;;
+    esac
+}
+
+# step LIMIT NAME COMMAND…: runs it for at most LIMIT seconds, and never past the ten minutes of all.
+step() {
+    local limit=$1 name=$2 rest
+    shift 2
+    say "$name"
+    rest=$(left)
+    timeout -k 5 $((limit < rest ? limit : rest)) "$@"
+    ended "$name" $?
+}
+
+summary() {
+    say "summary"
+    [ ${#passed[@]} -eq 0 ] || printf 'passed   %s\n' "${passed[@]}"
+    [ ${#skipped[@]} -eq 0 ] || printf 'skipped  %s\n' "${skipped[@]}"
+    [ ${#failed[@]} -eq 0 ] || printf 'FAILED   %s\n' "${failed[@]}"
+    [ ${#failed[@]} -eq 0 ] || exit 1
+    case " ${passed[*]-} " in *"kernels and device"*) exit 0 ;; *) exit 77 ;; esac
+}
+
+configure() { cmake -S "$here" -B "$build" ${generator[@]+"${generator[@]}"} -DCMAKE_BUILD_TYPE=Release -DCDDP_BACKEND_NCCL=ON -DBUILD_TESTING=ON "$@"; }
 
 say "configuring in $build"
+mkdir -p "$(dirname "$build")" || exit 1
 verifier=ON
 if ! configure -DCDDP_VERIFIER=ON >"$build.log" 2>&1; then
     verifier=OFF
     printf 'the whole verifier cannot be built here, so it is left out: %s\n' "$(grep -m1 -iE 'could not find|not found|was not|CMake Error' "$build.log")"
-    rm -rf "$build"
+    rm -rf "$build/CMakeCache.txt" "$build/CMakeFiles"
     if ! configure -DCDDP_VERIFIER=OFF >"$build.log" 2>&1; then
         tail -20 "$build.log"
-        exit 1
+        ended configuring 1
+        summary
     fi
 fi
 grep -E 'backend nccl' "$build.log"
@@ -34,55 +67,40 @@ grep -E 'backend nccl' "$build.log"
 say "building with $jobs jobs"
 targets=(cuda_twin_gpu_test cuda_layers_gpu_test nccl_gpu_test gpu_copy_bench gpu_step_bench)
 [ $verifier = ON ] && targets+=(cddp-verify nccl_module_test)
-timeout "$(left)" cmake --build "$build" -j "$jobs" --target "${targets[@]}" >"$build.log" 2>&1 || { tail -30 "$build.log"; exit 1; }
-
-failed=() skipped=() passed=()
-# step NAME COMMAND…: runs it, keeps what it said, notes how it ended.
-step() {
-    local name=$1 code
-    shift
-    say "$name"
-    timeout "$(left)" "$@"
-    code=$?
-    case $code in
-        0) passed+=("$name") ;;
-        77) skipped+=("$name") ;;
-        124) failed+=("$name (time-out)") ;;
-        *) failed+=("$name ($code)") ;;
-    esac
-}
+keep_going=-k
+[ ${#generator[@]} -eq 0 ] || keep_going="-k 0"
+# shellcheck disable=SC2086 # two words for one of the generators
+timeout "$(left)" cmake --build "$build" -j "$jobs" --target "${targets[@]}" -- $keep_going >"$build.log" 2>&1
+code=$?
+[ $code -eq 0 ] || tail -30 "$build.log"
+ended building $code
 
 tests=$build/tests/gpu
 command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
-step "kernels and device beside the cpu" "$tests/cuda_twin_gpu_test"
-step "layers, optimizers and trainings beside the cpu" "$tests/cuda_layers_gpu_test"
-step "backend: battery, streams, failures, the reducer" "$tests/nccl_gpu_test"
+step 120 "kernels and device beside the cpu" "$tests/cuda_twin_gpu_test"
+step 120 "layers, optimizers and trainings beside the cpu" "$tests/cuda_layers_gpu_test"
+step 150 "backend: battery, streams, failures, the reducer" "$tests/nccl_gpu_test"
 if [ $verifier = ON ]; then
-    "$build/bin/cddp-verify" doctor
-    step "the module" "$tests/nccl_module_test"
-    step "catalogue on one rank" "$here/tests/gpu/catalogue.sh" "$build/bin/cddp-verify" "$here" 1
-    step "catalogue on two ranks" "$here/tests/gpu/catalogue.sh" "$build/bin/cddp-verify" "$here" 2
+    step 60 "doctor" "$build/bin/cddp-verify" doctor --color never
+    step 60 "the module" "$tests/nccl_module_test"
+    step 60 "catalogue on one rank" "$here/tests/gpu/catalogue.sh" "$build/bin/cddp-verify" "$here" 1
+    step 200 "catalogue on two ranks" "$here/tests/gpu/catalogue.sh" "$build/bin/cddp-verify" "$here" 2
 fi
+step 30 "copy bench" "$tests/gpu_copy_bench" 100
+if command -v python3 >/dev/null; then
+    step 90 "beside PyTorch: host time, iteration, PowerSGD" "$here/tests/gpu/pytorch_gpu.py" "$tests/gpu_step_bench" 30
+else
+    skipped+=("beside PyTorch (no python3)")
+fi
+# What takes longest comes last: time that runs out here takes nothing from the others.
 if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck; do
         for only in a_bucket orthonormalisation codes_of_8_bits the_largest; do
-            step "compute-sanitizer $tool, $only" compute-sanitizer --tool $tool --error-exitcode 9 "$tests/cuda_twin_gpu_test" --only "*$only*"
+            step 60 "compute-sanitizer $tool, $only" compute-sanitizer --tool $tool --error-exitcode 9 "$tests/cuda_twin_gpu_test" --only "*$only*"
         done
-        step "compute-sanitizer $tool, layers" compute-sanitizer --tool $tool --error-exitcode 9 "$tests/cuda_layers_gpu_test" --only '*wait_for_nothing*'
+        step 90 "compute-sanitizer $tool, layers" compute-sanitizer --tool $tool --error-exitcode 9 "$tests/cuda_layers_gpu_test" --only '*wait_for_nothing*'
     done
 else
     skipped+=("compute-sanitizer (not installed)")
 fi
-step "copy bench" "$tests/gpu_copy_bench" 100
-if command -v python3 >/dev/null; then
-    step "beside PyTorch: host time, iteration, PowerSGD" "$here/tests/gpu/pytorch_gpu.py" "$tests/gpu_step_bench" 30
-else
-    skipped+=("beside PyTorch (no python3)")
-fi
-
-say "summary"
-printf 'passed   %s\n' "${passed[@]}"
-[ ${#skipped[@]} -eq 0 ] || printf 'skipped  %s\n' "${skipped[@]}"
-[ ${#failed[@]} -eq 0 ] || printf 'FAILED   %s\n' "${failed[@]}"
-[ ${#failed[@]} -eq 0 ] || exit 1
-case " ${passed[*]-} " in *"kernels and device"*) exit 0 ;; *) exit 77 ;; esac
+summary
