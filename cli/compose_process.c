@@ -25,6 +25,7 @@
 #include "cli/compose_join.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/os.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -39,6 +40,7 @@
 #define STOP_MARGIN_NS UINT64_C(250000000) /* beyond it, for a rank that is stopped: who waits for it speaks first */
 #define GRACE_NS UINT64_C(750000000)       /* for the others, after the first rank failed: they wait for the same */
 #define LATE_EXIT 70
+#define SINK_LOOK_NS UINT64_C(500000000) /* between two looks at whether events can still be kept */
 
 #define PARTS_MAX 16 /* backends that one composition names */
 
@@ -52,6 +54,7 @@ struct cd_compose_process {
     cddp_member_world *member;     /* that one */
     char directory[64];            /* of the rendezvous; "" where the transport has one, or a job */
     cddp_member_options joined;    /* rank 0 of a job that somebody else started */
+    uint64_t look_ns;              /* when sinks are looked at again */
     char command[COMMAND_BYTES], program[4096], run[64];
     const char *words[COMMAND_WORDS_MAX + 1]; /* of the command, and of its environment */
     const char *settings[COMMAND_WORDS_MAX + 1];
@@ -355,10 +358,20 @@ static cddp_status make_command(cd_compose_process *p, cddp_error *err)
 
 /* ---- life ---- */
 
+/* A sink that cannot go on, as on a full disk, says so when it is flushed; cddp_run asks it again, and tells. */
+static bool has_failed(cd_compose_process *p)
+{
+    const cddp_trace_sink *target = p->options.relay->target;
+    const uint64_t now = cd_os_now_ns();
+    if (now < p->look_ns || target == NULL || target->flush == NULL) return false;
+    p->look_ns = now + SINK_LOOK_NS;
+    return target->flush(target->self, NULL) != CDDP_OK;
+}
+
 static bool interrupted(void *context)
 {
-    const cd_compose_process *p = context;
-    return p->options.interrupted != NULL && p->options.interrupted();
+    cd_compose_process *p = context;
+    return (p->options.interrupted != NULL && p->options.interrupted()) || has_failed(p);
 }
 
 static cddp_status open_member(cd_compose_process *p, cddp_member_options member, cddp_error *err)

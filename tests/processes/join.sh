@@ -187,6 +187,12 @@ ended 1 1
 says 0 "rank 1"
 silent 1
 
+begin "no room for the store"
+for i in 0 1; do (ulimit -f 300 && torch $i 2 "$good" --set train.steps=1000000 --trace "$work/full.db" && wait "${pids[i]}") & pids[i]=$!; done
+ended 2 2
+says 0 "cannot write"
+silent 1
+
 begin "Ctrl-C reaches all"
 for i in 0 1; do torch $i 2 "$good" --set train.steps=1000000 --log comm:info --trace "$work/last.db"; done
 under_way && kill -INT "$(below "${pids[0]}")" "$(below "${pids[1]}")"
