@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# stalled.sh PROGRAM BACKEND LAUNCHER…: of two ranks that a launcher started, one is stopped before MPI has come up, where MPI has no
+# time-out. The run ends all the same, says that nobody reported, and does so long before its deadline. LAUNCHER… starts two.
+set -u
+program=$1 backend=$2
+shift 2
+work=$(mktemp -d)
+export work
+trap 'kill -KILL $(cat "$work/pid" 2>/dev/null) 2>/dev/null; rm -rf "$work"' EXIT
+
+cat >"$work/rank" <<'SH'
+[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 1 ] && echo $$ >"$work/pid" && kill -STOP $$
+exec "$@"
+SH
+timeout -k 2 100 "$@" sh "$work/rank" "$program" run --backend "$backend" --color never scenarios/models/mlp_two_ranks.toml \
+    --set world.timeout_ms=1000 >"$work/out" 2>&1 </dev/null
+code=$?
+if [ $code -ne 1 ] || ! grep -q "rank 1 never reported, 20.000 s after the start; nobody did" "$work/out"; then
+    printf 'FAIL: exit %d instead of 1, or nobody says that rank 1 never reported:\n' $code
+    head -30 "$work/out"
+    exit 1
+fi
+echo "stalled: told"
