@@ -102,6 +102,28 @@ static void tell(replay_command *c, cd_text *text)
     }
 }
 
+/* Equal events come to equal ends: a record that says otherwise was changed. Not where something else was recorded: on
+** another backend, at another level, or with repetitions, which are no part of a replay. */
+static cddp_status check_outcome(replay_command *c, const cddp_plan *plan, cddp_error *err)
+{
+    const cd_recipe *r = &c->recipe;
+    if (c->replay.across || c->replay.stopped || r->trace_digest == 0 || plan->expect.same_with.count > 0 ||
+        !cd_replay_end(&c->replay))
+        return CDDP_OK;
+    if (c->result.trace_digest != 0 && c->result.trace_digest != r->trace_digest)
+        return cd_fail(err, CDDP_E_CORRUPT,
+                       "run %" PRId64 " was changed: its events are equal to those of now, whose digest is %016" PRIx64
+                       ", and the record says %016" PRIx64,
+                       r->run, c->result.trace_digest, r->trace_digest);
+    const bool is_judged = r->exit_code <= CD_EXIT_FINDINGS && c->result.exit_code <= CD_EXIT_FINDINGS;
+    if (is_judged && (strcmp(r->verdict, c->result.verdict) != 0 || r->exit_code != (uint32_t)c->result.exit_code))
+        return cd_fail(err, CDDP_E_CORRUPT,
+                       "run %" PRId64 " was changed, or judged by others: its events are equal to those of now, which come to %s "
+                       "(exit %d), and the record says %s (exit %" PRIu64 ")",
+                       r->run, c->result.verdict, c->result.exit_code, r->verdict, r->exit_code);
+    return CDDP_OK;
+}
+
 static cddp_status replay_store(replay_command *c, cddp_error *err)
 {
     cddp_plan *plan = NULL;
@@ -113,6 +135,7 @@ static cddp_status replay_store(replay_command *c, cddp_error *err)
     CD_TRY(cd_recipe_read_plan(&c->recipe, &session, &plan, err));
     cddp_status status = c->replay.across ? cd_recipe_transfer(&c->recipe, plan, err) : CDDP_OK;
     if (status == CDDP_OK) status = cd_session_run_plan(&session, plan, &c->result, err);
+    if (status == CDDP_OK) status = check_outcome(c, plan, err);
     cddp_plan_destroy(plan);
     if (status != CDDP_OK) return status;
     /* A choice string that does not fit is a failure of the run, not a difference between runs. */
@@ -132,9 +155,17 @@ static int finish(replay_command *c)
         uint64_t from = 0;
         cddp_error err = CDDP_ERROR_INIT;
         if (cd_args_number(c->cli->args, CD_OPTION_from, &from, &err) != CDDP_OK) return cd_cli_fail(c->cli, &err);
+        const cd_memory_sink *events = &c->replay.recorded;
         size_t position = 0;
-        while (position < c->replay.recorded.count && c->replay.recorded.events[position].step < from) position++;
-        cd_stepper_run(c->cli, &c->replay.recorded, position);
+        uint32_t latest = 0;
+        for (; position < events->count && events->events[position].step < from; position++)
+            if (events->events[position].step > latest) latest = events->events[position].step;
+        if (position > 0 && position == events->count) {
+            (void)cd_fail(&err, CDDP_E_ARG, "--from %" PRIu64 ": the recorded run has no such step, its last one is %" PRIu32, from,
+                          latest);
+            return cd_cli_fail(c->cli, &err);
+        }
+        cd_stepper_run(c->cli, events, position);
     }
     return exit_code;
 }

@@ -24,7 +24,7 @@ static const char help[] =
     "  n [N]        the next event, or the next N\n"
     "  b [N]        back by one, or by N\n"
     "  goto N|NAME  to event number N, or to the next event of that name (as in goto bucket_launch)\n"
-    "  p RANK|all   show this rank only\n"
+    "  p RANK|all   show this rank only, as in p 2 or p rank 2; or all again\n"
     "  w            who waits for whom at this moment\n"
     "  bucket B     what happened to bucket B so far\n"
     "  l            the last ten events\n"
@@ -94,25 +94,47 @@ static void waits(const stepper *s)
     if (!any) printf("        nobody waits\n");
 }
 
-static void bucket(const stepper *s, int64_t number)
+/* Digits and nothing else; says so when they are not. */
+static bool read_number(const char *text, uint64_t *number)
+{
+    const size_t digits = strspn(text, "0123456789");
+    if (digits == 0 || digits > 18 || text[digits] != '\0') {
+        printf("        '%s' is no number\n", text);
+        return false;
+    }
+    *number = strtoull(text, NULL, 10);
+    return true;
+}
+
+static void bucket(const stepper *s, const char *which)
 {
     static const char *const names[] = {"bucket", NULL};
+    uint64_t number = 0, found = 0;
+    if (!read_number(which, &number)) return;
     for (size_t i = 0; i < s->at; i++) {
         cddp_event event = cd_memory_sink_get(s->events, i);
         const cddp_event_info *info = cddp_event_describe(event.kind);
         for (uint32_t f = 0; f < info->field_count; f++)
-            if (strcmp(info->fields[f].name, names[0]) == 0 && event.as.field[f] == number && shown(s, i) && event.kind != CDDP_EV_bucket_layout)
+            if (strcmp(info->fields[f].name, names[0]) == 0 && event.as.field[f] == (int64_t)number && shown(s, i) &&
+                event.kind != CDDP_EV_bucket_layout) {
                 show(s, i);
+                found++;
+            }
     }
+    if (found == 0) printf("        nothing happened to bucket %" PRIu64 " so far\n", number);
 }
 
 static void go(stepper *s, const char *where)
 {
-    char *end = NULL;
-    uint64_t number = strtoull(where, &end, 10);
-    if (end != where && *end == '\0') {
-        s->at = number < s->events->count ? (size_t)number : s->events->count;
-        if (s->at < s->events->count) show(s, s->at);
+    uint64_t number = 0;
+    if (strspn(where, "-0123456789") > 0) {
+        if (!read_number(where, &number)) return;
+        if (number >= s->events->count) {
+            printf("        there is no event %" PRIu64 ": they are 0 to %zu\n", number, s->events->count - 1);
+            return;
+        }
+        s->at = (size_t)number + 1; /* the next one is the one behind it */
+        show(s, (size_t)number);
         return;
     }
     int32_t kind = cd_event_find(where);
@@ -138,21 +160,48 @@ static void last(const stepper *s)
         if (shown(s, i)) show(s, i);
 }
 
-static uint64_t count_of(const char *text)
+/* Nothing is once. */
+static bool read_count(const char *text, uint64_t *count)
 {
-    uint64_t n = strtoull(text, NULL, 10);
-    return n > 0 ? n : 1;
+    *count = 1;
+    return text[0] == '\0' || read_number(text, count);
+}
+
+static bool has_rank(const stepper *s, uint64_t rank)
+{
+    for (size_t i = 0; i < s->events->count; i++)
+        if (cd_memory_sink_get(s->events, i).rank == rank) return true;
+    return false;
+}
+
+static void pick(stepper *s, const char *which)
+{
+    uint64_t rank = 0;
+    if (which[0] == '\0' || strcmp(which, "all") == 0) {
+        s->rank = -1;
+        printf("        all ranks are shown\n");
+    } else if (read_number(which, &rank)) {
+        if (!has_rank(s, rank)) {
+            printf("        there is no rank %" PRIu64 "\n", rank);
+            return;
+        }
+        s->rank = (int64_t)rank;
+        printf("        only rank %" PRIu64 " is shown\n", rank);
+    }
 }
 
 /* False: leave. */
 static bool obey(stepper *s, const char *verb, const char *rest)
 {
-    if (strcmp(verb, "n") == 0) forward(s, count_of(rest));
-    else if (strcmp(verb, "b") == 0) backward(s, count_of(rest));
-    else if (strcmp(verb, "goto") == 0) go(s, rest);
-    else if (strcmp(verb, "p") == 0) s->rank = strcmp(rest, "all") == 0 ? -1 : (int64_t)strtoull(rest, NULL, 10);
+    uint64_t count = 0;
+    if (strcmp(verb, "n") == 0) {
+        if (read_count(rest, &count)) forward(s, count);
+    } else if (strcmp(verb, "b") == 0) {
+        if (read_count(rest, &count)) backward(s, count);
+    } else if (strcmp(verb, "goto") == 0) go(s, rest);
+    else if (strcmp(verb, "p") == 0) pick(s, rest);
     else if (strcmp(verb, "w") == 0) waits(s);
-    else if (strcmp(verb, "bucket") == 0) bucket(s, (int64_t)strtoull(rest, NULL, 10));
+    else if (strcmp(verb, "bucket") == 0) bucket(s, rest);
     else if (strcmp(verb, "l") == 0) last(s);
     else if (strcmp(verb, "q") == 0) return false;
     else if (strcmp(verb, "help") == 0) fputs(help, stdout);
@@ -173,6 +222,10 @@ void cd_stepper_run(const cd_cli *cli, const cd_memory_sink *events, size_t posi
         if (fgets(line, sizeof line, stdin) == NULL) return;
         verb[0] = rest[0] = '\0';
         int fields = sscanf(line, "%31s %127s", verb, rest);
+        if (strcmp(rest, "rank") == 0) {
+            rest[0] = '\0';
+            (void)sscanf(line, "%*s %*s %127s", rest); /* p rank 2 */
+        }
         /* An empty line repeats what one most often wants. */
         if (!obey(&s, fields > 0 ? verb : "n", rest)) return;
     }

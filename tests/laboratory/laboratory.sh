@@ -40,6 +40,17 @@ says "optimizer_step optimizer=0"
 says "nobody waits"
 says "'nonsense' is no command"
 
+claim="the stepper goes on behind the event that it went to, and says what it cannot do"
+printf 'goto 50\nn\np rank 1\np\np rank 9\ngoto 999999\ngoto -1\nbucket 99\nbucket\nn x\nn 0\nb 100000\n' > script
+expect 0 "$verify" replay runs.db --run 1 --step < script
+[ "$(grep -c '^    50  ' out)" -eq 1 ] && [ "$(grep -c '^    51  ' out)" -eq 1 ] || fail "not 50, then 51"
+for words in "only rank 1 is shown" "all ranks are shown" "there is no rank 9" "there is no event 999999: they are 0 to " \
+    "'-1' is no number" "nothing happened to bucket 99 so far" "'' is no number" "'x' is no number" "the beginning of the run"; do
+    says "$words"
+done
+expect 2 "$verify" replay runs.db --run 1 --step --from 77 < script
+complains "the recorded run has no such step, its last one is "
+
 claim="a record that was changed by hand does not replay, and both sides are shown"
 cp runs.db edited.db
 sqlite3 edited.db "UPDATE event SET f0 = f0 + 1 WHERE id = (SELECT id FROM event ORDER BY id LIMIT 1 OFFSET 700)" || fail "cannot edit the store"
@@ -89,6 +100,15 @@ says "optimizer_step"
 cp foreign.db edited.db
 sqlite3 edited.db "UPDATE event SET t = t + 7" || fail "cannot edit the store"
 expect 0 "$verify" replay edited.db
+
+claim="a run whose digest or outcome was edited is not called reproduced"
+for change in "digest = digest + 1" "verdict = 'inconclusive'" "exit_code = 1 - exit_code"; do
+    cp runs.db edited.db
+    sqlite3 edited.db "UPDATE run SET $change WHERE id = 1" || fail "cannot edit the store"
+    expect 2 "$verify" replay edited.db --run 1
+    complains "run 1 was changed"
+    [ "$(wc -l < err)" -eq 1 ] || fail "not one line"
+done
 
 claim="a scenario that no longer means the same is refused"
 cp runs.db other.db
