@@ -1,27 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # replay.sh CDDP_VERIFY SCENARIOS LAUNCHER…: what real processes recorded is replayed and shrunk on the simulator, by a
-# process that nobody launched. LAUNCHER starts two. Every claim prints its name; the first that does not hold ends the
-# script with what was seen.
-set -u
+# process that nobody launched. LAUNCHER starts two.
 verify=$1 scenarios=$2
 shift 2
 launch=("$@")
 suppressions=$(cd "$(dirname "${BASH_SOURCE[0]}")/../support" && pwd)/lsan.supp
+# shellcheck source=tests/support/claims.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 export LSAN_OPTIONS="suppressions=$suppressions:print_suppressions=0" ASAN_OPTIONS="fast_unwind_on_malloc=0:${ASAN_OPTIONS:-}"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 2
-
-fail() { printf 'FAILED: %s\n' "$claim" "$@" >&2; cat out err >&2; exit 1; }
-expect() { # EXIT COMMAND…: runs it, its output in out and err
-    local wanted=$1
-    shift
-    "$@" > out 2> err
-    local got=$?
-    [ "$got" -eq "$wanted" ] || fail "exit $got, wanted $wanted: $*"
-}
-says() { tr -s ' \n' ' ' < out | grep -qF -- "$1" || fail "standard output lacks: $1"; }
 
 claim="a run with a finding is recorded, replayed event by event, and made smaller for the same reason"
 expect 0 "${launch[@]}" "$verify" run "$scenarios/bugs/sync_flag_around_backward_only.toml" --backend mpi --trace mpi.db -q
