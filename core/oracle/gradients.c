@@ -57,7 +57,7 @@ static cddp_status judge_locals(cd_oracle *o, const cd_start *start, const cd_or
 /* ---- links 1, 2 and 7 ---- */
 
 static cddp_status judge_sum(cd_oracle *o, const cd_oracle_reduction *r, size_t i, const cd_wide_sum *sum,
-                             const cd_sum_rule *rule, cd_link link, cddp_error *err)
+                             const cd_sum_rule *rule, cd_oracle_link link, cddp_error *err)
 {
     CD_TRY(cd_numbers_read_gradient(&o->numbers, &r->gradients[i], sum->numel, err));
     cd_comparison c = cd_compare_sum(sum, o->numbers.values, rule);

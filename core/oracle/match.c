@@ -9,7 +9,7 @@
 
 #define EXPLAIN_VALUES_MAX (UINT64_C(1) << 23) /* local gradients that are recomputed to explain an error */
 
-void cd_oracle_tell(cd_oracle *o, cd_link link, size_t parameter, const cd_comparison *c)
+void cd_oracle_tell(cd_oracle *o, cd_oracle_link link, size_t parameter, const cd_comparison *c)
 {
     const cd_oracle_parameter *p = &o->parameters[parameter];
     o->summary.compared++;

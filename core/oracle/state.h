@@ -39,7 +39,7 @@ void cd_oracle_release_locals(cd_oracle *o);
 static inline bool cd_is_power_of_two(uint64_t n) { return n != 0 && (n & (n - 1)) == 0; }
 
 /* Writes a comparison of a parameter into the trace and the summary. */
-void cd_oracle_tell(cd_oracle *o, cd_link link, size_t parameter, const cd_comparison *c);
+void cd_oracle_tell(cd_oracle *o, cd_oracle_link link, size_t parameter, const cd_comparison *c);
 /* Says what the wrong values are; r, where not NULL, lets every rank's local gradients be recomputed for it. */
 cddp_status cd_oracle_explain(cd_oracle *o, const cd_oracle_reduction *r, cd_comparison *c, cd_suspect *s,
                               cddp_error *err);

@@ -47,16 +47,39 @@ static channel whole_batch(const moments *m, size_t k)
     return c;
 }
 
-/* The words for statistics that are somebody's own, or of ranks that weigh alike. */
-static void explain(const cd_oracle *o, const moments *m, const cd_oracle_moments *used, size_t k, cd_comparison *c)
+/* Is the number that was found first what this rank has by itself? Its spread counts as many elements as the whole batch's. */
+static bool is_own(const cd_oracle *o, const moments *m, const cd_comparison *c)
 {
-    double alike = 0;
-    for (uint32_t r = 0; r < m->world; r++) alike += row_of(m, r)[k] / m->world;
+    const size_t element = (size_t)c->element, k = element % m->channels;
+    const double *own = row_of(m, o->options.rank), u = 0x1p-53;
+    double total = 0;
+    for (uint32_t r = 0; r < m->world; r++) total += row_of(m, r)[2 * m->channels];
+    const double wanted = element < m->channels ? own[k] : own[m->channels + k] / own[2 * m->channels] * total;
+    return fabs(c->actual - wanted) <= c->bound + 4 * (m->world + 5) * u * fabs(wanted);
+}
+
+/* Is it a mean in which ranks of different counts weigh the same? */
+static bool is_unweighted(const moments *m, const cd_comparison *c)
+{
+    const size_t k = (size_t)c->element;
+    double alike = 0, size = 0;
+    for (uint32_t r = 0; k < m->channels && r < m->world; r++) {
+        alike += row_of(m, r)[k] / m->world;
+        size += fabs(row_of(m, r)[k]) / m->world;
+    }
+    return k < m->channels && fabs(c->actual - alike) <= c->bound + 4 * (m->world + 5) * 0x1p-53 * size;
+}
+
+static void explain(const cd_oracle *o, const moments *m, cd_comparison *c)
+{
     c->shape = CD_SHAPE_UNEXPLAINED;
-    if (fabs(used->mean[k] - row_of(m, o->options.rank)[k]) <= c->bound) {
+    if (!isfinite(c->actual) && isfinite(c->expected)) {
+        c->shape = CD_SHAPE_NONFINITE;
+        cd_tell_print(c->words, sizeof c->words, "not finite at element %lld, where %.9g belongs", (long long)c->element, c->expected);
+    } else if (is_own(o, m, c)) {
         c->shape = CD_SHAPE_LOCAL;
         cd_tell_print(c->words, sizeof c->words, "the statistics of rank %u alone", o->options.rank);
-    } else if (fabs(used->mean[k] - alike) <= c->bound + 4 * m->world * 0x1p-53 * fabs(alike)) {
+    } else if (is_unweighted(m, c)) {
         cd_tell_print(c->words, sizeof c->words, "every rank weighs alike, although their counts differ");
     } else {
         cd_tell_print(c->words, sizeof c->words, "%zu of %zu numbers differ", c->bad, c->numel);
@@ -94,7 +117,7 @@ cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moment
         judge_number(&c, k, whole_batch(&m, k).mean, used->mean[k], whole_batch(&m, k).mean_bound);
     for (size_t k = 0; k < m.channels; k++)
         judge_number(&c, m.channels + k, whole_batch(&m, k).spread, used->spread[k], whole_batch(&m, k).spread_bound);
-    if (c.bad > 0) explain(o, &m, used, (size_t)c.element % m.channels, &c);
+    if (c.bad > 0) explain(o, &m, &c);
     o->summary.compared++;
     o->summary.differing += c.bad > 0;
     o->summary.bounded++;

@@ -6,7 +6,7 @@
 
 typedef struct cd_tell {
     struct cddp_tracer *tracer; /* may be NULL */
-    cd_link link;
+    cd_oracle_link link;
     int32_t variable; /* or the buffer */
     const char *name; /* said in the text when variable is -1 */
 } cd_tell;

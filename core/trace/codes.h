@@ -3,7 +3,7 @@
 #pragma once
 
 /* What is being compared; docs/oracle.md derives the bound of each. */
-typedef enum cd_link {
+typedef enum cd_oracle_link {
     CD_LINK_MATHEMATICS = 1,
     CD_LINK_REDUCTION = 2,
     CD_LINK_PRECISION = 3,
@@ -15,7 +15,7 @@ typedef enum cd_link {
     CD_LINK_LAW = 9,
     CD_LINK_STATISTICS = 10,
     CD_LINK_COUNT
-} cd_link;
+} cd_oracle_link;
 
 /* How the wrong values look, tested exactly, the most specific explanation first. */
 typedef enum cd_shape {
