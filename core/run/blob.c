@@ -17,13 +17,14 @@ void cd_blob_fini(cd_blob *blob)
 
 void cd_blob_clear(cd_blob *blob)
 {
-    blob->used = blob->cursor = 0;
+    blob->used = blob->cursor = blob->missing = 0;
 }
 
 static bool blob_write(void *context, const void *bytes, size_t byte_count)
 {
     cd_blob *blob = context;
     if (!cd_vec_grow(blob->allocator, (void **)&blob->bytes, &blob->capacity, blob->used + byte_count + 1, 1)) {
+        blob->missing = byte_count;
         return false;
     }
     if (byte_count > 0) {
@@ -49,6 +50,15 @@ static bool blob_read(void *context, void *bytes, size_t byte_count)
 cddp_state_writer cd_blob_writer(cd_blob *blob)
 {
     return (cddp_state_writer){blob, blob_write};
+}
+
+cddp_status cd_blob_end(const cd_blob *blob, cddp_status written, cddp_error *err)
+{
+    if (blob->missing == 0) {
+        return written;
+    }
+    cd_error_reset(err);
+    return cd_fail(err, CDDP_E_NOMEM, "no memory to save %zu bytes", blob->missing);
 }
 
 cddp_state_reader cd_blob_reader(cd_blob *blob)

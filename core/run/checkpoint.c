@@ -21,12 +21,12 @@ static cddp_status save(cd_trainer *t, cddp_error *err)
     }
     CD_TRY(cd_replica_save_optimizers(t->replica, &t->checkpoint, err));
     if (t->hook != NULL && t->hook->save != NULL) {
-        CD_TRY(t->hook->save(cddp_ddp_comm_hook_state(t->ddp), &writer, err));
+        CD_TRY(cd_blob_end(&t->checkpoint, t->hook->save(cddp_ddp_comm_hook_state(t->ddp), &writer, err), err));
     }
     if (t->settings.amp.enable) {
-        CD_TRY(cd_loss_scaler_save(&t->scaler, &writer, err));
+        CD_TRY(cd_blob_end(&t->checkpoint, cd_loss_scaler_save(&t->scaler, &writer, err), err));
     }
-    CD_TRY(cd_trainer_save_averager(t, &writer, err));
+    CD_TRY(cd_blob_end(&t->checkpoint, cd_trainer_save_averager(t, &writer, err), err));
     return CDDP_OK;
 }
 

@@ -16,7 +16,15 @@ typedef struct measure {
     const char *refusal; /* NULL: it was run */
     cd_arena *arena;
     cddp_verdict *verdict;
+    bool *is_exhausted; /* there was no memory to say what is wrong */
 } measure;
+
+/* What is wrong is said in words, and NULL is "nothing": where there is no memory for words that must not pass. */
+static const char *told(const measure *m, const char *words)
+{
+    *m->is_exhausted |= words == NULL;
+    return words;
+}
 
 static bool texts_have(const cddp_text_list *list, const char *text)
 {
@@ -76,17 +84,17 @@ static const char *compare_findings(const measure *m)
             seen |= finding_fits(&expect->findings[i], &v->findings[k]);
         }
         if (!seen) {
-            return cd_arena_printf(m->arena, "the expected finding %s%s%s did not come", expect->findings[i].check,
+            return told(m, cd_arena_printf(m->arena, "the expected finding %s%s%s did not come", expect->findings[i].check,
                                    expect->findings[i].parameter != NULL ? " of " : "",
-                                   expect->findings[i].parameter != NULL ? expect->findings[i].parameter : "");
+                                   expect->findings[i].parameter != NULL ? expect->findings[i].parameter : ""));
         }
     }
     if (expect->finding_count > 0 && v->finding_count > 0 && !is_expected(expect, &v->findings[0])) {
-        return cd_arena_printf(m->arena, "another finding came first: %s", v->findings[0].check);
+        return told(m, cd_arena_printf(m->arena, "another finding came first: %s", v->findings[0].check));
     }
     for (size_t i = 0; i < v->finding_count; i++) {
         if (!check_is_named(expect, v->findings[i].check)) {
-            return cd_arena_printf(m->arena, "%s was not expected to report", v->findings[i].check);
+            return told(m, cd_arena_printf(m->arena, "%s was not expected to report", v->findings[i].check));
         }
     }
     return NULL;
@@ -114,7 +122,7 @@ static const char *first_failure(const measure *m)
     for (size_t i = 0; i < m->verdict->rank_count; i++) {
         const cddp_rank_result *result = &m->verdict->ranks[i].result;
         if (rank_failed(result)) {
-            return cd_arena_printf(m->arena, "rank %zu did not finish: %s", i, rank_words(result));
+            return told(m, cd_arena_printf(m->arena, "rank %zu did not finish: %s", i, rank_words(result)));
         }
     }
     return NULL;
@@ -132,8 +140,8 @@ static const char *missing_error(const measure *m)
         }
         if (!seen) {
             const char *failure = first_failure(m);
-            return cd_arena_printf(m->arena, "no rank ended with an error containing '%s'%s%s", expect->error.items[i],
-                                   failure != NULL ? "; " : "", failure != NULL ? failure : "");
+            return told(m, cd_arena_printf(m->arena, "no rank ended with an error containing '%s'%s%s", expect->error.items[i],
+                                   failure != NULL ? "; " : "", failure != NULL ? failure : ""));
         }
     }
     return NULL;
@@ -150,7 +158,7 @@ static const char *missing_claim(const measure *m)
             seen |= strcmp(v->exercises[k].check, claim) == 0;
         }
         if (!seen) {
-            return cd_arena_printf(m->arena, "%s had nothing to judge", claim);
+            return told(m, cd_arena_printf(m->arena, "%s had nothing to judge", claim));
         }
     }
     for (size_t i = 0; i < m->plan->expect.marks.count; i++) {
@@ -160,7 +168,7 @@ static const char *missing_claim(const measure *m)
             seen |= strcmp(v->marks[k].name, mark) == 0;
         }
         if (!seen) {
-            return cd_arena_printf(m->arena, "'%s' never happened", mark);
+            return told(m, cd_arena_printf(m->arena, "'%s' never happened", mark));
         }
     }
     return v->exercise_count == 0 ? "no check had anything to judge" : NULL;
@@ -222,6 +230,8 @@ static cddp_status measure_expected(const measure *m, cddp_error *err)
 cddp_status cd_verdict_measure(const cddp_plan *plan, const char *refusal, cd_arena *arena, cddp_verdict *verdict,
                                cddp_error *err)
 {
-    const measure m = {plan, refusal, arena, verdict};
-    return plan->expect.verdict == CDDP_EXPECT_VERIFIED ? measure_verified(&m, err) : measure_expected(&m, err);
+    bool is_exhausted = false;
+    const measure m = {plan, refusal, arena, verdict, &is_exhausted};
+    CD_TRY(plan->expect.verdict == CDDP_EXPECT_VERIFIED ? measure_verified(&m, err) : measure_expected(&m, err));
+    return is_exhausted ? cd_fail(err, CDDP_E_NOMEM, "no memory for a verdict") : CDDP_OK;
 }

@@ -71,7 +71,9 @@ void cd_low_precision_fini(cd_low_precision *low)
     }
     for (size_t i = 0; i < low->module->parameter_count; i++) {
         cddp_grad *grad = &low->module->parameters[i].grad;
-        if (low->is_low && low->parameters[i].value.device != NULL) {
+        /* Asked slot by slot: begin or end may have failed half-way. */
+        const bool is_low = low->parameters[i].home.device != NULL && grad->home.storage == low->parameters[i].home.storage;
+        if (is_low) {
             cddp_grad_drop(grad); /* its value lies in a home that goes now */
             grad->home = low->parameters[i].full_home;
             grad->home_is_lent = false;

@@ -83,7 +83,7 @@ cddp_status cd_replica_save_optimizers(const cd_replica *replica, cd_blob *blob,
 {
     const cddp_state_writer writer = cd_blob_writer(blob);
     for (size_t i = 0; i < replica->optimizer_count; i++) {
-        CD_TRY(cd_optimizer_save(replica->optimizers[i].optimizer, &writer, err));
+        CD_TRY(cd_blob_end(blob, cd_optimizer_save(replica->optimizers[i].optimizer, &writer, err), err));
     }
     return CDDP_OK;
 }

@@ -43,7 +43,10 @@ static cddp_status copy_exercises(cddp_verdict *v, const cd_judge *judge, cddp_e
         const cd_judge_exercise *exercise = cd_judge_get_exercise(judge, i);
         if (exercise->count > 0) {
             const char *how = cd_arena_strdup(&v->memory->arena, exercise->how);
-            exercises[v->exercise_count++] = (cddp_exercise){exercise->check, how != NULL ? how : "", exercise->count};
+            if (how == NULL) {
+                return no_memory(err);
+            }
+            exercises[v->exercise_count++] = (cddp_exercise){exercise->check, how, exercise->count};
         }
     }
     v->exercises = exercises;
@@ -59,6 +62,9 @@ static cddp_status copy_tap(cddp_verdict *v, const cd_tap *tap, const cddp_rank_
     }
     for (size_t i = 0; i < tap->mark_count; i++) {
         marks[i].name = cd_arena_strdup(&v->memory->arena, tap->marks[i].name);
+        if (marks[i].name == NULL) {
+            return no_memory(err);
+        }
         marks[i].count = tap->marks[i].count;
     }
     for (size_t i = 0; i < tap->rank_count; i++) {

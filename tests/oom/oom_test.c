@@ -7,9 +7,13 @@
 #include "core/hooks/hook.h"
 
 #include "core/base/error.h"
+#include "backends/sim/sim_backend.h"
+#include "core/run/reference.h"
 #include "core/run/run.h"
 #include "core/trace/sink.h"
 #include "tests/support/test.h"
+
+#include <string.h>
 
 static const uint32_t members[] = {0};
 
@@ -346,6 +350,152 @@ static cddp_status makes_run(const cddp_allocator *a, void *argument, cddp_error
     return status;
 }
 
+/* "key", "value", … NULL */
+static cddp_plan *plan_of(const char *const *sets)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+    assert_ok(cddp_plan_set(plan, "title", "out of memory", &err), &err);
+    for (; sets[0] != NULL; sets += 2) assert_ok(cddp_plan_set(plan, sets[0], sets[1], &err), &err);
+    assert_ok(cddp_plan_check(plan, &err), &err);
+    return plan;
+}
+
+/* A whole run on this one process, the verdict included. */
+static cddp_status run_alone(const cddp_run_options *options, cddp_error *err)
+{
+    cd_run *run = NULL;
+    cddp_verdict *verdict = NULL;
+    CD_TRY(cd_run_begin(options, &(cd_run_manner){.holds_storage = true}, &run, err));
+    cddp_status status = cd_run_launch(run, err);
+    const cddp_rank_result *result = cd_run_get_results(run);
+    if (status == CDDP_OK && result->status != CDDP_OK) {
+        status = result->status;
+        *err = result->error;
+    }
+    if (status == CDDP_OK) status = cd_run_end(run, &verdict, err);
+    cddp_verdict_destroy(verdict);
+    cd_run_destroy(run);
+    return status;
+}
+
+static cddp_status runs(const cddp_allocator *a, void *plan, cddp_error *err)
+{
+    cddp_solo_world *world = NULL;
+    cddp_registry *registry = NULL;
+    CD_TRY(solo(a, &world, err));
+    cddp_status status = cddp_registry_create(a, &registry, err);
+    cddp_run_options options = cddp_run_options_default();
+    options.plan = plan;
+    options.world_ops = cddp_solo_world_ops();
+    options.world = world;
+    options.backend = cddp_backend_self();
+    options.registry = registry;
+    options.allocator = a;
+    if (status == CDDP_OK) status = run_alone(&options, err);
+    cddp_registry_destroy(registry);
+    cddp_solo_world_close(world);
+    return status;
+}
+
+TEST(out_of_memory, no_run_leaves_anything_behind)
+{
+    static const struct {
+        const char *name;
+        const char *sets[20];
+        uint64_t allocations_min;
+    } plans[] = {
+        {"a loss scaler, Adam, a checkpoint, groups",
+         {"model.name", "mlp", "amp.enable", "true", "optimizer.0.kind", "adam", "train.checkpoint_step", "1", "train.resume",
+          "true", "group.0.name", "all", "train.micro_steps", "2"},
+         200},
+        {"mixed precision and join", {"mixed_precision.param_dtype", "bf16", "join.enable", "true"}, 200},
+        {"a claim that nothing meets", {"train.steps", "1", "expect.exercised", "I-ORDER"}, 150},
+        {"local SGD", {"averager.kind", "periodic", "averager.levels", "2"}, 150},
+    };
+    for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
+        const char *sets[24] = {"world.size", "1", "train.steps", "2"};
+        memcpy(sets + 4, plans[i].sets, sizeof plans[i].sets);
+        cddp_plan *plan = plan_of(sets);
+        uint64_t allocations = cd_test_oom_loop(runs, plan);
+        cd_test_row("%s: %llu allocations", plans[i].name, (unsigned long long)allocations);
+        assert_true(allocations >= plans[i].allocations_min);
+        cddp_plan_destroy(plan);
+    }
+}
+
+/* Two ranks on one process, who tell each other the statistics of their batches. */
+static cddp_status makes_reference(const cddp_allocator *a, void *plan, cddp_error *err)
+{
+    const double loss_scale = 1;
+    cddp_device devices[CD_REPLICA_DEVICES];
+    cd_replica_make_devices(a, devices);
+    const cd_reference_options options = {.plan = plan, .devices = devices, .allocator = a, .loss_scale = &loss_scale};
+    const cd_oracle_part part = {.rank = 1, .sample = CD_ORACLE_ALL};
+    cd_reference *reference = NULL;
+    CD_TRY(cd_reference_create(&options, &reference, err));
+    cddp_status status = reference->engine.run(reference->engine.self, &part, err);
+    if (status == CDDP_OK) assert_int_equal(reference->said[0].statistics.count, 4); /* two layers, in the forward and in the backward */
+    cd_reference_destroy(reference);
+    return status;
+}
+
+TEST(out_of_memory, no_reference_leaves_anything_behind)
+{
+    static const char *const sets[] = {"model.options", "widths=3:5:4:2,norm=sync", NULL};
+    cddp_plan *plan = plan_of(sets);
+    assert_true(cd_test_oom_loop(makes_reference, plan) > 100);
+    cddp_plan_destroy(plan);
+}
+
+/* Ranks have their memory from their world, which ends here a little later each time. */
+static bool run_fits(const cddp_plan *plan, const cddp_registry *registry, size_t bytes)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_sim *sim = NULL;
+    cddp_verdict *verdict = NULL;
+    cd_sim_config config = CD_SIM_CONFIG_INIT;
+    config.world_size = 2;
+    config.heap_bytes = bytes;
+    assert_ok(cd_sim_create(&config, &sim, &err), &err);
+    const cddp_backend backend = cd_sim_backend(sim);
+    cddp_run_options options = cddp_run_options_default();
+    options.plan = plan;
+    options.world_ops = cd_sim_ops();
+    options.world = sim;
+    options.backend = &backend;
+    options.registry = registry;
+    cddp_status status = cddp_run(&options, &verdict, &err);
+    bool has_ended = status == CDDP_E_NOMEM, is_fine = status == CDDP_OK;
+    for (size_t r = 0; status == CDDP_OK && r < verdict->rank_count; r++) {
+        has_ended |= verdict->ranks[r].result.status == CDDP_E_NOMEM;
+        is_fine &= verdict->ranks[r].result.status == CDDP_OK;
+    }
+    assert_true(has_ended != is_fine);
+    cddp_verdict_destroy(verdict);
+    cd_sim_destroy(sim);
+    return is_fine;
+}
+
+TEST(out_of_memory, a_run_on_streams_ends_in_order_wherever_its_worlds_memory_does)
+{
+    static const char *const sets[] = {"streams.producers", "2", "train.steps", "1", NULL};
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = plan_of(sets);
+    cddp_registry *registry = NULL;
+    assert_ok(cddp_registry_create(NULL, &registry, &err), &err);
+    uint32_t failed = 0, fine = 0;
+    for (size_t bytes = 4096; fine < 3; bytes += 4096) {
+        cd_test_row("%zu bytes", bytes);
+        if (run_fits(plan, registry, bytes)) fine++;
+        else failed++;
+    }
+    assert_true(failed > 20);
+    cddp_registry_destroy(registry);
+    cddp_plan_destroy(plan);
+}
+
 TEST(out_of_memory, no_constructor_leaves_anything_behind)
 {
     static const struct {
@@ -376,4 +526,6 @@ TEST(out_of_memory, no_constructor_leaves_anything_behind)
     }
 }
 
-TEST_MAIN(ROW(out_of_memory, no_constructor_leaves_anything_behind))
+TEST_MAIN(ROW(out_of_memory, no_constructor_leaves_anything_behind), ROW(out_of_memory, no_run_leaves_anything_behind),
+          ROW(out_of_memory, no_reference_leaves_anything_behind),
+          ROW(out_of_memory, a_run_on_streams_ends_in_order_wherever_its_worlds_memory_does))

@@ -96,7 +96,7 @@ uint64_t cd_test_oom_loop(cddp_status (*body)(const cddp_allocator *allocator, v
             assert_true(watch.allocation_count < n);
             return watch.allocation_count;
         }
-        assert_int_equal(status, CDDP_E_NOMEM);
+        assert_fails(status, CDDP_E_NOMEM, &err, NULL);
         assert_int_equal(err.status, CDDP_E_NOMEM);
         assert_true(err.message[0] != '\0');
     }
