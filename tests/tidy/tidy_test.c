@@ -15,7 +15,7 @@ static const struct {
     {"names", tidy_check_names},     {"globals", tidy_check_globals},       {"macros", tidy_check_macros},
     {"notes", tidy_check_notes},     {"tags", tidy_check_tags},             {"SPDX lines", tidy_check_spdx},
     {"leftovers", tidy_check_leftovers}, {"pairs", tidy_check_pairs},       {"links", tidy_check_links},
-    {"shown", tidy_check_shown},     {"reads", tidy_check_reads},
+    {"shown", tidy_check_shown},     {"reads", tidy_check_reads},           {"constructors", tidy_check_constructors},
 };
 #define RULE_COUNT (sizeof rules / sizeof rules[0])
 
@@ -179,6 +179,40 @@ TEST(tidy, sees_reads_of_other_ranks_that_nobody_explained)
            {"core/comm/a.c", "b->host[0] = cddp_group_size(g);", NULL});
 }
 
+TEST(tidy, sees_constructors_that_nobody_has_starved)
+{
+    PLANTS(tidy_check_constructors,
+           {"core/ddp/a.h", "cddp_status cd_never_told_create(int a, cddp_error *err);\n", "core/ddp/a.h:1: cd_never_told_create has no row"},
+           {"cli/a.h", "cddp_status\n cd_a;\ncddp_status cd_file_open_new(void);\n", "cli/a.h:3: cd_file_open_new has no row"},
+           {"sim/world.h", "cddp_status cd_sim_create(int a);\n", "cd_sim_create: its test tests/unit/sim/world_test.c is not there"},
+           {"core/ddp/a.h", "cddp_status cd_schedule_open(int a);\n", NULL},
+           {"core/ddp/a.h", "void cd_plain_init(int *a);\ncddp_status cd_opened_later(int a);\nstatic cddp_status make_create(int a);\n"
+                            "/* cddp_status cd_told_create(int a); */\n", NULL},
+           {"tests/a.h", "cddp_status cd_never_told_create(int a);\n", NULL});
+}
+
+TEST(tidy, sees_rows_of_constructors_that_show_nothing)
+{
+    static const struct {
+        const char *test, *reported;
+    } cases[] = {{"int main(void) { return 0; }", "cd_wide_sum_init: no allocation fails in"},
+                 {"cd_test_oom_loop(make_other, 0);", "does not name cd_wide_sum_init"},
+                 {"/* cd_wide_sum_init */ cd_test_oom_loop(make_other, 0);", "does not name cd_wide_sum_init"},
+                 {"cd_wide_sum_init(&s); cd_test_oom_loop(make_sum, 0);", NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        tidy_tree tree = {0};
+        tidy_report report = {0};
+        cd_test_row("%zu", i);
+        tidy_tree_add(&tree, "core/oracle/wide_sum.h", "cddp_status cd_wide_sum_init(int a);");
+        tidy_tree_add(&tree, "tests/unit/core/oracle/wide_sum_test.c", cases[i].test);
+        tidy_check_constructors(&tree, &report);
+        assert_int_equal(report.count, cases[i].reported != NULL);
+        if (cases[i].reported != NULL) assert_non_null(strstr(report.text, cases[i].reported));
+        tidy_report_free(&report);
+        tidy_tree_free(&tree);
+    }
+}
+
 TEST(tidy, sees_links_into_nowhere)
 {
     PLANTS(tidy_check_links, {"docs/a.md", "[x](b.md)", "links to b.md"}, {"docs/a.md", "[x](../core/nothing)", "links to ../core/nothing"},
@@ -210,4 +244,5 @@ TEST_MAIN(ROW(tidy, sees_includes_and_links_that_go_upwards), ROW(tidy, sees_sys
           ROW(tidy, sees_tags_and_invariants_without_an_entry), ROW(tidy, sees_upstreams_tests_that_nothing_shows), ROW(tidy, sees_missing_licence_lines),
           ROW(tidy, sees_deferred_work), ROW(tidy, sees_checks_that_nobody_has_seen_fire),
           ROW(tidy, sees_links_into_nowhere),
-          ROW(tidy, sees_reads_of_other_ranks_that_nobody_explained), ROW(tidy, the_tree_obeys))
+          ROW(tidy, sees_reads_of_other_ranks_that_nobody_explained), ROW(tidy, sees_constructors_that_nobody_has_starved),
+          ROW(tidy, sees_rows_of_constructors_that_show_nothing), ROW(tidy, the_tree_obeys))

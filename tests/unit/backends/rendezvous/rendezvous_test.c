@@ -6,6 +6,7 @@
 #include "backends/rendezvous/kv.h"
 #include "backends/rendezvous/tcp.h"
 #include "cddp/rendezvous.h"
+#include "core/base/error.h"
 #include "core/base/os.h"
 #include "core/base/prng.h"
 
@@ -269,7 +270,57 @@ TEST(rendezvous, a_server_that_never_comes_is_a_time_out)
     assert_fails(cddp_rendezvous_open(&o, &r, &err), CDDP_E_TIMEOUT, &err, "127.0.0.1:1");
 }
 
-TEST_MAIN(ROW(rendezvous, keys_behave_over_tcp), ROW(rendezvous, keys_behave_in_a_directory),
+/* ---- memory runs out ---- */
+
+static cddp_status makes_server(const cddp_allocator *allocator, void *argument, cddp_error *err)
+{
+    (void)argument;
+    cddp_rendezvous_server *server = NULL;
+    const cddp_rendezvous_server_options o = {.size = sizeof o, .host = "127.0.0.1", .keys_max = 100, .allocator = allocator};
+    CD_TRY(cddp_rendezvous_server_open(&o, &server, err));
+    cddp_rendezvous_server_close(server);
+    return CDDP_OK;
+}
+
+static cddp_status makes_client(const cddp_allocator *allocator, void *argument, cddp_error *err)
+{
+    const fixture *f = argument;
+    cddp_rendezvous *r = NULL;
+    const cddp_rendezvous_options o = {.size = sizeof o, .url = f->url, .prefix = "job/", .timeout_ns = 5000 * MILLISECOND,
+                                       .allocator = allocator};
+    CD_TRY(cddp_rendezvous_open(&o, &r, err));
+    cddp_status status = r->set(r->self, "key", "value", 5, err);
+    cddp_rendezvous_close(r);
+    return status;
+}
+
+/* The server's table, with more keys than it begins with, and one of its clients. */
+static cddp_status makes_table(const cddp_allocator *allocator, void *argument, cddp_error *err)
+{
+    (void)argument;
+    cd_kv kv;
+    cd_kv_client client;
+    CD_TRY(cd_kv_init(&kv, allocator, 100, NULL, err));
+    cddp_status status = cd_kv_client_init(&client, allocator, err);
+    if (status == CDDP_OK) cd_kv_client_fini(&client, allocator);
+    cd_kv_fini(&kv);
+    return status;
+}
+
+TEST(rendezvous, survives_every_failing_allocation)
+{
+    assert_true(cd_test_oom_loop(makes_table, NULL) >= 3);
+    assert_true(cd_test_oom_loop(makes_server, NULL) >= 4);
+    for (int tcp = 0; tcp < 2; tcp++) {
+        fixture f;
+        cd_test_row("%s", tcp ? "tcp" : "file");
+        fixture_init(&f, tcp, NULL);
+        assert_true(cd_test_oom_loop(makes_client, &f) >= 1);
+        fixture_fini(&f);
+    }
+}
+
+TEST_MAIN(ROW(rendezvous, survives_every_failing_allocation), ROW(rendezvous, keys_behave_over_tcp), ROW(rendezvous, keys_behave_in_a_directory),
           ROW(rendezvous, a_wait_ends_when_the_key_comes), ROW(rendezvous, a_client_without_the_secret_is_turned_away_and_reported),
           ROW(rendezvous, a_full_store_says_so), ROW(rendezvous, hostile_bytes_drop_only_their_sender),
           ROW(rendezvous, any_bytes_after_a_greeting_leave_the_table_sound), ROW(rendezvous, refuses_what_is_no_url),

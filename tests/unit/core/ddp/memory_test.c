@@ -7,7 +7,7 @@
 
 typedef struct mode {
     const char *name;
-    bool views, unused, is_static, batched, join;
+    bool views, unused, is_static, batched, join, delayed;
     const char *hook;
     cddp_dtype mixed;
 } mode;
@@ -131,7 +131,7 @@ static cddp_status make_one(const cddp_allocator *allocator, void *argument, cdd
         for (size_t i = 0; status == CDDP_OK && i < l->count; i++) {
             status = cddp_grad_define(&l->grads[i], cddp_ddp_forward_parameter(ddp, i), err);
             if (status == CDDP_OK) status = device.fill(&l->grads[i].value, 1.0, NULL, err);
-            if (status == CDDP_OK) status = cddp_ddp_mark_variable_ready(ddp, i, err);
+            if (status == CDDP_OK) status = cddp_ddp_mark_parameter_ready(ddp, i, err);
         }
         if (status == CDDP_OK) status = cddp_ddp_backward_end(ddp, err);
     }
@@ -154,6 +154,12 @@ static void oom_body(lane *l)
     l->options.find_unused_parameters = m->unused;
     l->options.static_graph = m->is_static;
     if (m->mixed != CDDP_F64) l->options.mixed_param_dtype = m->mixed;
+    if (m->delayed) {
+        static const char *const names[] = {"c"};
+        l->options.delay_all_reduce_named_params = names;
+        l->options.delay_all_reduce_count = 1;
+        l->options.param_to_hook_all_reduce = "c";
+    }
     CHECK(cd_test_oom_loop(make_one, l) > 30);
     lane_wrap(l);
 }
@@ -164,6 +170,7 @@ TEST(memory, every_failing_allocation_is_told_and_leaves_nothing_behind)
                                  {"views", .views = true, .mixed = CDDP_F64},
                                  {"unused", .unused = true, .mixed = CDDP_F64},
                                  {"static", .is_static = true, .mixed = CDDP_F64},
+                                 {"delayed", .delayed = true, .mixed = CDDP_F64},
                                  {"mixed", .mixed = CDDP_F16}};
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
         cd_test_row("%s", modes[i].name);

@@ -271,7 +271,7 @@ typedef struct hungry {
     cddp_group *group;
 } hungry;
 
-/* A life of the hook on one rank: made, two backwards, saved and loaded. */
+/* A life of the hook on one rank: made, four backwards, saved and loaded. */
 static cddp_status live(const cddp_allocator *allocator, void *argument, cddp_error *err)
 {
     const hungry *h = argument;
@@ -286,7 +286,7 @@ static cddp_status live(const cddp_allocator *allocator, void *argument, cddp_er
     one.hook = h->hook;
     one.numel = 30;
     kept.used = kept.read = 0;
-    for (uint32_t step = 0; status == CDDP_OK && step < 2; step++) status = drive_step(&one, h->rank, h->group, self, step, err);
+    for (uint32_t step = 0; status == CDDP_OK && step < 4; step++) status = drive_step(&one, h->rank, h->group, self, step, err);
     if (status == CDDP_OK && h->hook->save != NULL) status = h->hook->save(self, &writer, err);
     if (status == CDDP_OK && h->hook->load != NULL) status = h->hook->load(self, &reader, err);
     h->hook->destroy(self);
@@ -296,7 +296,8 @@ static cddp_status live(const cddp_allocator *allocator, void *argument, cddp_er
 static cddp_status starve(cddp_rank *rank, void *argument, cddp_error *err)
 {
     hungry cases[] = {{&cd_hook_topk, "k=3", rank, NULL}, {&cd_hook_quantize_per_tensor, NULL, rank, NULL},
-                      {&cd_hook_quantize_per_channel, "bucket_size=8", rank, NULL}, {&cd_hook_post_local_sgd, "subgroup_size=1", rank, NULL}};
+                      {&cd_hook_quantize_per_channel, "bucket_size=8", rank, NULL}, {&cd_hook_post_local_sgd, "subgroup_size=1", rank, NULL},
+                      {&cd_hook_fp16_compress, NULL, rank, NULL}, {&cd_hook_powersgd, "start_powerSGD_iter=2", rank, NULL}};
     cddp_group *group = NULL;
     assert_ok(fixture_group(argument, rank, "world", &group, err), err);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
