@@ -2,6 +2,7 @@
 /* The nearest of several names, by edit distance with transpositions. */
 #include "core/base/suggest.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #define NAME_MAX_LENGTH 48
@@ -36,7 +37,10 @@ void cd_suggest_begin(cd_suggestion *suggestion, const char *wanted)
 
 void cd_suggest_offer(cd_suggestion *suggestion, const char *name)
 {
-    size_t d = distance(suggestion->wanted, name);
+    size_t typed = strlen(suggestion->wanted), d = distance(suggestion->wanted, name);
+    /* What was typed and more: near enough, as long as nothing nearer comes. */
+    bool continues = typed >= 3 && strncmp(name, suggestion->wanted, typed) == 0 && suggestion->best == NULL;
+    if (continues && d >= suggestion->distance) d = suggestion->distance - 1;
     if (d >= suggestion->distance) return;
     suggestion->distance = d;
     suggestion->best = name;

@@ -5,6 +5,8 @@
 */
 #include "core/run/keys.h"
 
+#include "core/base/suggest.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -92,75 +94,37 @@ bool cd_key_has_table(const char *table)
     return false;
 }
 
-/* Levenshtein distance of two short names, bounded: anything beyond the limit is the limit. */
-#define NAME_MAX_BYTES 64
-#define DISTANCE_MAX 100u
-static unsigned name_distance(const char *a, const char *b)
-{
-    size_t a_length = strlen(a), b_length = strlen(b);
-    if (a_length >= NAME_MAX_BYTES || b_length >= NAME_MAX_BYTES) {
-        return DISTANCE_MAX;
-    }
-    unsigned row[NAME_MAX_BYTES + 1];
-    for (size_t j = 0; j <= b_length; j++) {
-        row[j] = (unsigned)j;
-    }
-    for (size_t i = 1; i <= a_length; i++) {
-        unsigned diagonal = row[0];
-        row[0] = (unsigned)i;
-        for (size_t j = 1; j <= b_length; j++) {
-            unsigned best = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            best = row[j] + 1 < best ? row[j] + 1 : best;
-            row[j] = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-        }
-    }
-    return row[b_length];
-}
-
-/* Close enough to suggest: about a third of the name may be wrong (two letters of five: a swap), or one begins with the other. */
-static bool name_is_near(const char *meant, const char *typed, unsigned distance)
-{
-    size_t longest = strlen(meant) > strlen(typed) ? strlen(meant) : strlen(typed);
-    size_t typed_length = strlen(typed);
-    return distance * 3 <= longest + 1 || (typed_length >= 3 && strncmp(meant, typed, typed_length) == 0);
-}
-
 const cd_key_row *cd_key_nearest(const char *table, const char *field)
 {
-    const cd_key_row *best = NULL;
-    unsigned best_distance = DISTANCE_MAX;
+    cd_suggestion s;
+    cd_suggest_begin(&s, field);
     for (size_t i = 0; i < cd_key_count(); i++) {
-        if (strcmp(rows[i].table, table) != 0) {
-            continue;
+        if (strcmp(rows[i].table, table) == 0) {
+            cd_suggest_offer(&s, rows[i].field);
         }
-        unsigned distance = name_distance(rows[i].field, field);
-        if (name_is_near(rows[i].field, field, distance) && distance < best_distance) {
-            best = &rows[i];
-            best_distance = distance;
-        }
+    }
+    if (s.best != NULL) {
+        return cd_key_find(table, s.best);
     }
     /* The right name in the wrong table is the other common slip. */
-    for (size_t i = 0; best == NULL && i < cd_key_count(); i++) {
+    for (size_t i = 0; i < cd_key_count(); i++) {
         if (strcmp(rows[i].field, field) == 0) {
-            best = &rows[i];
+            return &rows[i];
         }
     }
-    return best;
+    return NULL;
 }
 
 const char *cd_key_nearest_table(const char *table)
 {
-    const char *best = NULL;
-    unsigned best_distance = DISTANCE_MAX;
+    cd_suggestion s;
+    cd_suggest_begin(&s, table);
     for (size_t i = 0; i < cd_key_count(); i++) {
-        unsigned distance = name_distance(rows[i].table, table);
-        if (rows[i].table[0] != '\0' && name_is_near(rows[i].table, table, distance) && distance < best_distance) {
-            best = rows[i].table;
-            best_distance = distance;
+        if (rows[i].table[0] != '\0') {
+            cd_suggest_offer(&s, rows[i].table);
         }
     }
-    return best;
+    return s.best;
 }
 
 void cd_key_path(const cd_key_row *row, char *text, size_t text_bytes)

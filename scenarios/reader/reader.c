@@ -128,9 +128,15 @@ static void visit_element(reader *r, const cd_toml_table *table, const char *nam
     }
     const cd_key_scope scope = item_scope(name);
     if (scope == CD_SCOPE_COUNT) {
-        const char *near = table_is_known(name) ? NULL : cd_key_nearest_table(name);
-        complain(r, at, near != NULL ? "unknown table [[%s]]; did you mean [[%s]]?" : "[[%s]] may not be repeated%s", name,
-                 near != NULL ? near : ": write it once, with single brackets");
+        const char *near = cd_key_nearest_table(name);
+        if (table_is_known(name)) {
+            complain(r, at, "[[%s]] may not be repeated: write it once, with single brackets", name);
+        } else if (near != NULL) {
+            const bool repeats = item_scope(near) != CD_SCOPE_COUNT;
+            complain(r, at, "unknown table [[%s]]; did you mean %s%s%s?", name, repeats ? "[[" : "[", near, repeats ? "]]" : "]");
+        } else {
+            complain(r, at, "unknown table [[%s]]", name);
+        }
         return;
     }
     r->out_of_memory |= cd_plan_add_item(r->plan, scope, NULL) != CDDP_OK;
@@ -153,8 +159,9 @@ static bool visit_table(void *context, const cd_toml_table *table)
         complain(r, at, "[%s] may appear several times: write [[%s]]", name, name);
     } else if (path.index < 0 && !table_is_known(name)) {
         const char *near = cd_key_nearest_table(name);
-        complain(r, at, "unknown table [%s]%s%s%s", name, near != NULL ? "; did you mean [" : "", near != NULL ? near : "",
-                 near != NULL ? "]?" : "");
+        const bool repeats = near != NULL && item_scope(near) != CD_SCOPE_COUNT;
+        complain(r, at, "unknown table [%s]%s%s%s", name, near == NULL ? "" : repeats ? "; did you mean [[" : "; did you mean [",
+                 near != NULL ? near : "", near == NULL ? "" : repeats ? "]]?" : "]?");
     }
     return !r->out_of_memory;
 }
@@ -504,7 +511,7 @@ size_t cd_complaint_print(const cd_complaint *complaint, char *text, size_t text
     }
     const int length = snprintf(text, text_bytes, "%s:%u:%u: %s\n", complaint->file, complaint->line, complaint->column,
                                 complaint->message);
-    if (complaint->source_line == NULL) {
+    if (complaint->source_line == NULL || complaint->source_line[0] == '\0') {
         return (size_t)length;
     }
     const size_t used = (size_t)length < text_bytes ? (size_t)length : text_bytes;
