@@ -367,22 +367,14 @@ static cddp_status prepare(explore_command *c, cddp_error *err)
 
 static cddp_status read_scenario(explore_command *c, cddp_error *err)
 {
-    cd_result mistakes;
-    cd_result_init(&mistakes);
-    cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = cd_text_get(&c->overrides)};
-    cd_session_read_plan(&session, c->scenario, NULL, &c->subject.plan, &mistakes);
-    cddp_status status = CDDP_OK;
-    const cddp_plan *plan = c->subject.plan;
-    if (plan == NULL) {
-        if (cd_crew_is_first(c->crew)) fputs(mistakes.details, stderr);
-        status = cd_fail(err, CDDP_E_CONFIG, "%s", mistakes.summary);
-    } else if (strcmp(plan->world.backend, "sim") != 0) {
-        status = cd_fail(err, CDDP_E_UNSUPPORTED, "only the simulator can be explored; the scenario runs on backend %s",
-                         plan->world.backend);
-    }
-    cd_result_fini(&mistakes);
-    if (status == CDDP_OK) status = prepare(c, err);
-    return status;
+    const cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = cd_text_get(&c->overrides)};
+    FILE *told = cd_crew_is_first(c->crew) ? stderr : NULL;
+    CD_TRY(cd_session_load_plan(&session, c->scenario, told, &c->subject.plan, err));
+    const char *backend = c->subject.plan->world.backend;
+    if (strcmp(backend, "sim") != 0)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "only the simulator can be explored; the scenario runs on backend %s", backend);
+    CD_TRY(prepare(c, err));
+    return CDDP_OK;
 }
 
 /* Of a process that serves another one. */

@@ -76,21 +76,12 @@ static cddp_status read_arguments(prove_command *c, cddp_error *err)
 
 static cddp_status read_plan(prove_command *c, cddp_error *err)
 {
-    cd_result mistakes;
     cd_text lines;
-    cd_result_init(&mistakes);
     cd_text_init(&lines, false);
     cd_text_printf(&lines, "%s%s", cd_text_get(&c->overrides), cd_text_get(&c->pattern));
-    cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = cd_text_get(&lines)};
+    const cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = cd_text_get(&lines)};
     cddp_plan_destroy(c->plan);
-    c->plan = NULL;
-    cd_session_read_plan(&session, c->scenario, NULL, &c->plan, &mistakes);
-    cddp_status status = CDDP_OK;
-    if (c->plan == NULL) {
-        fputs(mistakes.details, stderr);
-        status = cd_fail(err, CDDP_E_CONFIG, "%s", mistakes.summary);
-    }
-    cd_result_fini(&mistakes);
+    cddp_status status = cd_session_load_plan(&session, c->scenario, stderr, &c->plan, err);
     cd_text_fini(&lines);
     return status;
 }

@@ -111,19 +111,10 @@ static cddp_status read_store(shrink_command *c, const char *path, cddp_error *e
 
 static cddp_status read_scenario(shrink_command *c, const char *path, cddp_error *err)
 {
-    cd_result mistakes;
-    cddp_status status = CDDP_OK;
     if (cd_args_has(c->cli->args, CD_OPTION_run_number))
         return cd_fail(err, CDDP_E_ARG, "--run picks a run of a store; '%s' is none", path);
-    cd_result_init(&mistakes);
-    cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = cd_text_get(&c->overrides)};
-    cd_session_read_plan(&session, path, NULL, &c->plan, &mistakes);
-    if (c->plan == NULL) {
-        fputs(mistakes.details, stderr);
-        status = cd_fail(err, CDDP_E_CONFIG, "%s", mistakes.summary);
-    }
-    cd_result_fini(&mistakes);
-    if (status != CDDP_OK) return status;
+    const cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = cd_text_get(&c->overrides)};
+    CD_TRY(cd_session_load_plan(&session, path, stderr, &c->plan, err));
     c->options.schedule = cd_args_text(c->cli->args, CD_OPTION_schedule, NULL);
     snprintf(c->elsewhere, sizeof c->elsewhere, "%s", c->plan->world.backend);
     const cd_recipe here = {.backend = c->elsewhere, .algorithm = ""};

@@ -53,6 +53,21 @@ void cd_session_read_plan(const cd_session *session, const char *path, const cha
     cd_text_fini(&complaints);
 }
 
+cddp_status cd_session_load_plan(const cd_session *session, const char *path, FILE *told, cddp_plan **plan, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_result mistakes;
+    cd_result_init(&mistakes);
+    *plan = NULL;
+    cd_session_read_plan(session, path, NULL, plan, &mistakes);
+    const bool is_listed = mistakes.details[0] != '\0';
+    if (*plan == NULL && is_listed && told != NULL) fputs(mistakes.details, told);
+    if (*plan == NULL && is_listed) status = cd_fail(err, CDDP_E_CONFIG, "'%s' is not a valid scenario", path);
+    else if (*plan == NULL) status = cd_fail(err, CDDP_E_CONFIG, "%s", mistakes.summary);
+    cd_result_fini(&mistakes);
+    return status;
+}
+
 static void describe_reproduction(const cd_session *session, cd_result *result, bool has_schedule)
 {
     cd_text text;
@@ -109,10 +124,23 @@ static cddp_status begin_recording(const cd_session *session, const cddp_plan *p
     return CDDP_OK;
 }
 
+/* Processes that ended by themselves before anybody could end them have said all that they had to say. */
+static bool was_interrupted(const cd_compose *compose)
+{
+    bool by_itself = compose != NULL && cd_compose_has_processes(compose) && !cd_compose_was_interrupted(compose);
+    return cd_interrupt_requested() && !by_itself;
+}
+
+/* A run that was interrupted is not ended: the store marks it incomplete, and nobody judges or repeats it as a whole one. */
 static cddp_status end_recording(const cd_session *session, const cd_compose *compose, const cd_result *result, cddp_error *err)
 {
     cddp_store *store = session->store;
     if (store == NULL) return CDDP_OK;
+    if (was_interrupted(compose)) {
+        const cddp_trace_sink *sink = cddp_store_sink(store);
+        CD_TRY(sink->flush(sink->self, err));
+        return CDDP_OK;
+    }
     const char *algorithm = compose != NULL ? cd_compose_algorithm(compose) : "";
     if (algorithm[0] != '\0') {
         char name[128];
@@ -253,11 +281,9 @@ static int exit_code_of(cddp_status status)
     }
 }
 
-/* Processes that ended by themselves before anybody could end them have said all that they had to say. */
 static void settle_interruption(const cd_compose *compose, cd_result *result)
 {
-    bool by_itself = compose != NULL && cd_compose_has_processes(compose) && !cd_compose_was_interrupted(compose);
-    if (!cd_interrupt_requested() || by_itself) return;
+    if (!was_interrupted(compose)) return;
     result->exit_code = CD_EXIT_INCONCLUSIVE;
     result->verdict = cd_result_verdict_name(CD_EXIT_INCONCLUSIVE);
     result->summary = result->reason = "interrupted before the run had ended";

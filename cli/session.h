@@ -11,6 +11,8 @@
 #include "cli/log_sink.h"
 #include "cli/result.h"
 
+#include <stdio.h>
+
 /* Name of a stored run's metric: in which order its backend summed. */
 #define CD_METRIC_ALGORITHM "algorithm: "
 
@@ -40,3 +42,6 @@ cddp_status cd_session_run_plan(const cd_session *session, const cddp_plan *plan
 ** the file at path. */
 void cd_session_read_plan(const cd_session *session, const char *path, const char *text, cddp_plan **plan,
                           cd_result *result);
+/* The same for a command that needs the plan: mistakes are written to told (NULL: not) and are an error. */
+cddp_status cd_session_load_plan(const cd_session *session, const char *path, FILE *told, cddp_plan **plan,
+                                 cddp_error *err) CDDP_MUST_CHECK;

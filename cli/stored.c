@@ -159,7 +159,8 @@ cddp_status cd_stored_judge(cd_result *result, const cd_session *session, const 
     if (plan == NULL) return CDDP_OK;
     cddp_status status = judge_plan(result, session, plan, run, err);
     cddp_plan_destroy(plan);
-    if (status == CDDP_OK && !run->complete && result->exit_code == CD_EXIT_VERIFIED)
+    /* That ranks did not finish is all that an interruption shows by itself. */
+    if (status == CDDP_OK && !run->complete && result->finding_count == 0)
         cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE,
                               "nothing is broken as far as the run went, but it was interrupted", "");
     return status;

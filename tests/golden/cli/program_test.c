@@ -486,7 +486,13 @@ TEST(program, an_interrupt_ends_with_what_is_known)
     free(out);
     program_run(&p, "report \"$T/run.db\"");
     assert_int_equal(p.exit_code, 4);
-    assert_contains(p.out, "interrupted before the run had ended");
+    assert_contains(p.out, "the run was interrupted; every finished iteration is in the store");
+    program_run(&p, "check \"$T/run.db\"");
+    assert_int_equal(p.exit_code, 4);
+    assert_contains(p.out, "nothing is broken as far as the run went, but it was interrupted");
+    program_run(&p, "replay \"$T/run.db\"");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.err, "was interrupted while it was recorded");
     program_close(&p);
 }
 
