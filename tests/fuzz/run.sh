@@ -5,6 +5,7 @@
 set -eu
 source=$1 build=$2 seconds=$3
 shift 3
+longest=262144 # bytes of an input; a seed beyond it would be cut, and a cut store never opens
 fuzzers=${*:-scenario schedule store rendezvous spec}
 command -v clang > /dev/null && command -v clang++ > /dev/null || { echo "skipped: no clang"; exit 77; }
 printf 'int LLVMFuzzerTestOneInput(const char *p, unsigned long n) { (void)p; (void)n; return 0; }\n' > "${TMPDIR:-/tmp}/cddp-probe-$$.c"
@@ -24,8 +25,9 @@ done
 for name in $fuzzers; do
     grown="$build/grown/$name"
     mkdir -p "$grown"
+    [ -z "$(find "$source/tests/fuzz/corpus/$name" -type f -size +${longest}c)" ] || { echo "a seed of $name is longer than $longest bytes"; exit 1; }
     echo "== $name: corpus, then $seconds s"
-    (cd "$build" && "fuzz/${name}_fuzz" -seed=1 -timeout=20 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 \
+    (cd "$build" && "fuzz/${name}_fuzz" -seed=1 -timeout=20 -rss_limit_mb=2048 -max_len=$longest -print_final_stats=1 \
         -max_total_time="$seconds" "$grown" "$source/tests/fuzz/corpus/$name" > "$build/$name.log" 2>&1) ||
         { tail -30 "$build/$name.log"; exit 1; }
     grep -E 'number_of_executed_units|average_exec' "$build/$name.log"
