@@ -10,6 +10,7 @@
 #include "backends/sim/sim_backend.h"
 #include "core/run/reference.h"
 #include "core/run/run.h"
+#include "core/tensor/cpu.h"
 #include "core/trace/sink.h"
 #include "tests/support/test.h"
 
@@ -429,9 +430,8 @@ TEST(out_of_memory, no_run_leaves_anything_behind)
 static cddp_status makes_reference(const cddp_allocator *a, void *plan, cddp_error *err)
 {
     const double loss_scale = 1;
-    cddp_device devices[CD_REPLICA_DEVICES];
-    cd_replica_make_devices(a, devices);
-    const cd_reference_options options = {.plan = plan, .devices = devices, .allocator = a, .loss_scale = &loss_scale};
+    const cddp_device device = cd_device_with_allocator(cddp_device_cpu(), a);
+    const cd_reference_options options = {.plan = plan, .device = &device, .allocator = a, .loss_scale = &loss_scale};
     const cd_oracle_part part = {.rank = 1, .sample = CD_ORACLE_ALL};
     cd_reference *reference = NULL;
     CD_TRY(cd_reference_create(&options, &reference, err));
