@@ -127,13 +127,29 @@ cddp_status cd_stored_take(cd_result *result, cddp_store *store, const cddp_stor
 typedef struct source {
     cddp_store *store;
     int64_t run;
+    bool is_complete;
 } source;
+
+/* A run up to where it was interrupted: from the first rank that was made to end, nothing is the program's doing. */
+typedef struct beginning {
+    const cddp_trace_sink *to;
+    bool is_over;
+} beginning;
+
+static void pass_beginning(void *self, const cddp_event *event)
+{
+    beginning *b = self;
+    b->is_over |= event->kind == CDDP_EV_rank_end && event->as.rank_end.status == CDDP_E_ABORTED;
+    if (!b->is_over) b->to->event(b->to->self, event);
+}
 
 /* As recorded: every rank's own order is what checks rely on, and shards were merged when they were stored. */
 static cddp_status replay(void *context, const cddp_trace_sink *sink, cddp_error *err)
 {
     source *s = context;
-    return cddp_store_each_event(s->store, s->run, CDDP_STORE_RECORDED, sink, err);
+    beginning b = {.to = sink};
+    const cddp_trace_sink first = {sizeof first, CDDP_TRACE_ABI, &b, pass_beginning, NULL};
+    return cddp_store_each_event(s->store, s->run, CDDP_STORE_RECORDED, s->is_complete ? sink : &first, err);
 }
 
 static cddp_status judge_plan(cd_result *result, const cd_session *session, const cddp_plan *plan,
@@ -141,7 +157,7 @@ static cddp_status judge_plan(cd_result *result, const cd_session *session, cons
 {
     cddp_verdict *verdict = NULL;
     cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, result, take_event, NULL};
-    CD_TRY(cddp_judge(plan, session->cli->registry, replay, &(source){session->store, run->run}, &verdict, err));
+    CD_TRY(cddp_judge(plan, session->cli->registry, replay, &(source){session->store, run->run, run->complete}, &verdict, err));
     cddp_status status = cd_result_take_verdict(result, verdict, err);
     cddp_verdict_destroy(verdict);
     if (status == CDDP_OK && result->finding_count > 0)
