@@ -63,6 +63,7 @@ try() {
     for ((i = 0; i < 1000; i++)); do
         is_time && victim=$(find_rank "$store" $judge "$rank")
         [ -n "$victim" ] && break
+        kill -0 $judge 2>/dev/null || break
         sleep 0.01
     done
     sleep "$(printf '%d.%03d' $((delay_ms / 1000)) $((delay_ms % 1000)))"
