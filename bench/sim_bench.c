@@ -149,7 +149,7 @@ static void bench_ring(uint32_t ranks)
         config.stack_bytes = 65536;
         config.algorithm = CD_ALGORITHM_ring;
         config.transport = (cd_sim_transport)transport;
-        config.network.inter = (cd_link){"", 10000, 12500000000, 0};
+        config.network.inter = (cd_link){.latency_ns = 10000, .bytes_per_second = 12500000000};
         uint64_t start = cpu_ns();
         run(transport == CD_SIM_MODEL ? "model" : "messages", config, (job){.rounds = 1, .numel = 26214400}, "messages",
             2.0 * (ranks - 1));
@@ -172,7 +172,7 @@ int main(int argc, char **argv)
     config.world_size = ranks;
     config.stack_bytes = 65536;
     config.algorithm = CD_ALGORITHM_ring;
-    config.network.inter = (cd_link){"", 16000, 12500000000, 0};
+    config.network.inter = (cd_link){.latency_ns = 16000, .bytes_per_second = 12500000000};
     config.time_limit_ns = UINT64_MAX / 4;
     bench_switch();
     run("direct, all-reduce per rank", config, (job){.rounds = 1000, .numel = 1024}, "ops", 1);

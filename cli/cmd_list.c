@@ -175,7 +175,7 @@ static cddp_status list_links(cd_cli *cli, cd_text *text, cddp_error *err)
 {
     (void)cli, (void)err;
     static const named_row rows[] = {
-#define CD_LINK(id, name, latency, bandwidth, overhead, source) {name, #latency " ns, " #bandwidth " B/s: " source},
+#define CD_LINK(id, name, latency, bandwidth, overhead, is_pcie, source) {name, #latency " ns, " #bandwidth " B/s: " source},
 #include "sim/links.def"
 #undef CD_LINK
     };

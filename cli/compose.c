@@ -162,7 +162,14 @@ static cddp_status open_sim(cd_compose *c, cddp_error *err)
     if (network->gb_per_s > 0) config.network.inter.bytes_per_second = (uint64_t)(network->gb_per_s * 1e9);
     if (network->latency_us > 0) config.network.inter.latency_ns = (uint64_t)(network->latency_us * 1e3);
     CD_TRY(find_link("network.intra_link", network->intra_link, &config.network.intra, err));
+    if (network->intra_latency_us > 0) config.network.intra.latency_ns = (uint64_t)(network->intra_latency_us * 1e3);
+    config.launch_ns = (uint64_t)(network->launch_us * 1e3);
+    CD_TRY(find_link("network.bus", network->bus, &config.network.bus, err));
+    config.network.host_bytes_per_second = (uint64_t)(network->host_gb_per_s * 1e9);
+    config.network.connection_bytes_per_second = (uint64_t)(network->connection_gb_per_s * 1e9);
     config.network.ranks_per_node = (uint32_t)network->ranks_per_node;
+    config.network.nics_per_node = (uint32_t)network->nics_per_node;
+    config.piece_bytes = network->piece_kib * 1024;
     config.network.jitter_ns = network->jitter_ns;
     config.delay_permille = (uint32_t)plan->schedule.delay_permille;
     config.compute_permille = (uint32_t)network->compute_permille;

@@ -7,12 +7,14 @@
 **
 ** Which algorithm serves which operation:
 **   allreduce       as named
-**   reduce          flat and any_order: all to the root; otherwise a binomial tree
+**   reduce          flat and any_order: all to the root; otherwise a binomial tree (tree.c)
 **   reduce_scatter  flat and any_order: through rank 0; otherwise a ring (chunk c from rank c-1 downwards to rank c)
 **   broadcast       binomial tree      allgather  ring      gather, scatter  direct      alltoall  pairwise
 **   barrier         dissemination      send, recv direct
 */
 #include "sim/algorithm.h"
+
+#include "sim/tree.h"
 
 #include <string.h>
 
@@ -47,10 +49,20 @@ typedef struct cursor {
     cd_action *action;
 } cursor;
 
+/* Between two members' devices. */
+static void set(cd_action *action, cd_action_kind kind, uint32_t peer, int64_t begin, int64_t count)
+{
+    action->kind = kind; /* one by one: a copy of the whole would wait for the parts it was made of */
+    action->peer = peer;
+    action->begin = begin;
+    action->count = count;
+    action->channel = action->hosts = 0;
+}
+
 static bool hit(cursor *c, cd_action_kind kind, uint32_t peer, int64_t begin, int64_t count)
 {
     if (c->left-- != 0) return false;
-    *c->action = (cd_action){kind, peer, begin, count};
+    set(c->action, kind, peer, begin, count);
     return true;
 }
 
@@ -110,7 +122,7 @@ static bool ring_get(const cd_program *p, uint32_t index, cd_action *action)
     if (count < 0 || step >= steps) count = 0; /* behind the end of the data, or of the ring */
     cd_action_kind receive = step < n - 1 ? CD_ACTION_REDUCE : CD_ACTION_STORE;
     uint32_t peer = sends ? (p->rank + n - 1) % n : (p->rank + 1) % n;
-    *action = (cd_action){sends ? CD_ACTION_SEND : receive, peer, begin, count};
+    set(action, sends ? CD_ACTION_SEND : receive, peer, begin, count);
     return true;
 }
 
@@ -122,8 +134,8 @@ static bool ring_reduce_scatter(const cd_program *p, uint32_t index, cd_action *
     bool sends = index % 2 == 0;
     uint32_t chunk = (p->rank + step + (sends ? 1 : 2)) % n;
     int64_t equal = p->numel / (int64_t)n;
-    *action = (cd_action){sends ? CD_ACTION_SEND : CD_ACTION_REDUCE, sends ? (p->rank + n - 1) % n : (p->rank + 1) % n,
-                          share_begin(p->counts, equal, chunk), share_count(p->counts, equal, chunk)};
+    set(action, sends ? CD_ACTION_SEND : CD_ACTION_REDUCE, sends ? (p->rank + n - 1) % n : (p->rank + 1) % n,
+        share_begin(p->counts, equal, chunk), share_count(p->counts, equal, chunk));
     return true;
 }
 
@@ -133,36 +145,9 @@ static bool ring_allgather(const cd_program *p, uint32_t index, cd_action *actio
     if (step >= n - 1) return false;
     bool sends = index % 2 == 0;
     uint32_t chunk = (p->rank + 2 * n - step - (sends ? 0 : 1)) % n;
-    *action = (cd_action){sends ? CD_ACTION_SEND : CD_ACTION_STORE, sends ? (p->rank + 1) % n : (p->rank + n - 1) % n,
-                          share_begin(p->counts, p->numel, chunk), share_count(p->counts, p->numel, chunk)};
+    set(action, sends ? CD_ACTION_SEND : CD_ACTION_STORE, sends ? (p->rank + 1) % n : (p->rank + n - 1) % n,
+        share_begin(p->counts, p->numel, chunk), share_count(p->counts, p->numel, chunk));
     return true;
-}
-
-/* ---- binomial trees, rooted anywhere ---- */
-
-static uint32_t relative(const cd_program *p, uint32_t root) { return (p->rank + p->size - root) % p->size; }
-
-static uint32_t absolute(const cd_program *p, uint32_t root, uint32_t member) { return (member + root) % p->size; }
-
-/* Children are added in order of growing distance: 1, 2, 4 … */
-static bool binomial_reduce(const cd_program *p, uint32_t root, cursor *c)
-{
-    uint32_t me = relative(p, root);
-    for (uint32_t mask = 1; mask < p->size; mask <<= 1) {
-        if (me & mask) return hit(c, CD_ACTION_SEND, absolute(p, root, me - mask), 0, p->numel);
-        if (me + mask < p->size && hit(c, CD_ACTION_REDUCE, absolute(p, root, me + mask), 0, p->numel)) return true;
-    }
-    return false;
-}
-
-static bool binomial_broadcast(const cd_program *p, uint32_t root, cursor *c)
-{
-    uint32_t me = relative(p, root), mask = 1;
-    while (mask < p->size && !(me & mask)) mask <<= 1;
-    if (me != 0 && hit(c, CD_ACTION_STORE, absolute(p, root, me - mask), 0, p->numel)) return true;
-    for (mask >>= 1; mask > 0; mask >>= 1)
-        if (me + mask < p->size && hit(c, CD_ACTION_SEND, absolute(p, root, me + mask), 0, p->numel)) return true;
-    return false;
 }
 
 /* ---- all through one rank ---- */
@@ -217,10 +202,12 @@ static bool pairwise_alltoall(const cd_program *p, uint32_t index, cd_action *ac
     uint32_t n = p->size, step = index / 2 + 1;
     if (step >= n) return false;
     uint32_t to = (p->rank + step) % n, from = (p->rank + n - step) % n;
-    *action = index % 2 == 0 ? (cd_action){CD_ACTION_SEND, to, share_begin(p->send_counts, p->numel, to),
-                                           share_count(p->send_counts, p->numel, to)}
-                             : (cd_action){CD_ACTION_STORE, from, share_begin(p->counts, p->numel, from),
-                                           share_count(p->counts, p->numel, from)};
+    if (index % 2 == 0)
+        set(action, CD_ACTION_SEND, to, share_begin(p->send_counts, p->numel, to),
+            share_count(p->send_counts, p->numel, to));
+    else
+        set(action, CD_ACTION_STORE, from, share_begin(p->counts, p->numel, from),
+            share_count(p->counts, p->numel, from));
     return true;
 }
 
@@ -229,8 +216,10 @@ static bool dissemination(const cd_program *p, uint32_t index, cd_action *action
     uint32_t n = p->size, step = index / 2;
     if (step >= 32 || (UINT64_C(1) << step) >= n) return false;
     uint32_t distance = 1u << step;
-    *action = index % 2 == 0 ? (cd_action){CD_ACTION_SEND, (p->rank + distance) % n, 0, 0}
-                             : (cd_action){CD_ACTION_STORE, (p->rank + n - distance) % n, 0, 0};
+    if (index % 2 == 0)
+        set(action, CD_ACTION_SEND, (p->rank + distance) % n, 0, 0);
+    else
+        set(action, CD_ACTION_STORE, (p->rank + n - distance) % n, 0, 0);
     return true;
 }
 
@@ -279,82 +268,6 @@ static bool halving_doubling(const cd_program *p, cursor *c)
     return has_extra && hit(c, CD_ACTION_SEND, me + power, 0, p->numel);
 }
 
-/* ---- double binary tree, over all members or over the leaders of nodes ---- */
-
-typedef struct tree_node {
-    int64_t parent, children[2]; /* -1: none */
-} tree_node;
-
-/* The in-order binary tree of NCCL: ranks with the lowest bit set are leaves, rank 0 hangs on top. */
-static tree_node binary_tree(int64_t size, int64_t rank)
-{
-    int64_t bit = 1;
-    while (bit < size && !(rank & bit)) bit <<= 1;
-    if (rank == 0) return (tree_node){-1, {size > 1 ? bit >> 1 : -1, -1}};
-    tree_node node = {.parent = (rank ^ bit) | (bit << 1)};
-    if (node.parent >= size) node.parent = rank ^ bit;
-    int64_t low = bit >> 1;
-    node.children[0] = low != 0 ? rank - low : -1;
-    node.children[1] = low != 0 ? rank + low : -1;
-    while (node.children[1] >= size) {
-        low >>= 1;
-        node.children[1] = low != 0 ? rank + low : -1;
-    }
-    return node;
-}
-
-/* The second tree is the first one mirrored (even sizes) or shifted by one (odd), so that a leaf here works there. */
-static int64_t second_of(int64_t size, int64_t rank) { return size % 2 == 0 ? size - 1 - rank : (rank + 1) % size; }
-
-static int64_t first_of(int64_t size, int64_t rank)
-{
-    return size % 2 == 0 ? size - 1 - rank : (rank + size - 1) % size;
-}
-
-typedef struct double_tree_spec {
-    int64_t size, rank; /* among those in the tree */
-    uint32_t stride;    /* member = position × stride */
-} double_tree_spec;
-
-/* One half of the data in one tree: up (children, then parent) or down. */
-static bool tree_pass(const cd_program *p, const double_tree_spec *t, bool second, bool up, cursor *c)
-{
-    int64_t half = p->numel / 2;
-    int64_t begin = second ? half : 0, count = second ? p->numel - half : half;
-    tree_node node = binary_tree(t->size, second ? first_of(t->size, t->rank) : t->rank);
-    int64_t ends[3] = {node.parent, node.children[0], node.children[1]};
-    for (int i = 0; i < 3; i++)
-        if (ends[i] >= 0) ends[i] = (second ? second_of(t->size, ends[i]) : ends[i]) * t->stride;
-    if (!up && ends[0] >= 0 && hit(c, CD_ACTION_STORE, (uint32_t)ends[0], begin, count)) return true;
-    for (int i = 1; i < 3; i++)
-        if (ends[i] >= 0 && hit(c, up ? CD_ACTION_REDUCE : CD_ACTION_SEND, (uint32_t)ends[i], begin, count))
-            return true;
-    return up && ends[0] >= 0 && hit(c, CD_ACTION_SEND, (uint32_t)ends[0], begin, count);
-}
-
-/* Both trees go up before either comes down, so that neither waits for the other. */
-static bool double_tree(const cd_program *p, double_tree_spec t, cursor *c)
-{
-    if (t.size < 2) return false;
-    return tree_pass(p, &t, false, true, c) || tree_pass(p, &t, true, true, c) || tree_pass(p, &t, false, false, c) ||
-           tree_pass(p, &t, true, false, c);
-}
-
-static bool two_level(const cd_program *p, cursor *c)
-{
-    uint32_t width = p->ranks_per_node != 0 ? p->ranks_per_node : 1;
-    uint32_t node = p->rank / width, leader = node * width;
-    uint32_t end = leader + width < p->size ? leader + width : p->size;
-    if (p->rank != leader)
-        return hit(c, CD_ACTION_SEND, leader, 0, p->numel) || hit(c, CD_ACTION_STORE, leader, 0, p->numel);
-    for (uint32_t r = leader + 1; r < end; r++)
-        if (hit(c, CD_ACTION_REDUCE, r, 0, p->numel)) return true;
-    if (double_tree(p, (double_tree_spec){(p->size + width - 1) / width, node, width}, c)) return true;
-    for (uint32_t r = leader + 1; r < end; r++)
-        if (hit(c, CD_ACTION_SEND, r, 0, p->numel)) return true;
-    return false;
-}
-
 /* ---- which program ---- */
 
 static bool allreduce_get(const cd_program *p, uint32_t index, cd_action *action)
@@ -367,11 +280,10 @@ static bool allreduce_get(const cd_program *p, uint32_t index, cd_action *action
     case CD_ALGORITHM_halving_doubling:
         return halving_doubling(p, &c);
     case CD_ALGORITHM_binomial_tree:
-        return binomial_reduce(p, 0, &c) || binomial_broadcast(p, 0, &c);
     case CD_ALGORITHM_double_tree:
-        return double_tree(p, (double_tree_spec){p->size, p->rank, 1}, &c);
     case CD_ALGORITHM_two_level:
-        return two_level(p, &c);
+    case CD_ALGORITHM_hfreduce:
+        return cd_tree_get(p, index, action);
     case CD_ALGORITHM_flat:
     case CD_ALGORITHM_any_order:
     case CD_ALGORITHM_COUNT:
@@ -390,14 +302,14 @@ bool cd_program_get(const cd_program *program, uint32_t index, cd_action *action
     case CDDP_OP_ALLREDUCE:
         return allreduce_get(p, index, action);
     case CDDP_OP_BROADCAST:
-        return binomial_broadcast(p, p->root, &c);
+        return cd_tree_get(p, index, action);
     case CDDP_OP_ALLGATHER:
         return ring_allgather(p, index, action);
     case CDDP_OP_REDUCE_SCATTER:
         if (!star) return ring_reduce_scatter(p, index, action);
         return star_reduce(p, 0, &c) || star_scatter(p, p->numel / (int64_t)p->size, &c);
     case CDDP_OP_REDUCE:
-        return star ? star_reduce(p, p->root, &c) : binomial_reduce(p, p->root, &c);
+        return star ? star_reduce(p, p->root, &c) : cd_tree_get(p, index, action);
     case CDDP_OP_GATHER:
         return star_gather(p, &c);
     case CDDP_OP_SCATTER:

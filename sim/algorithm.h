@@ -27,10 +27,15 @@ typedef enum cd_action_kind {
     CD_ACTION_STORE   /* a message from peer overwrites work[begin, …) */
 } cd_action_kind;
 
+/* hfreduce: which side is not a member's device but its node's host. */
+enum { CD_HOST_HERE = 1, CD_HOST_THERE = 2 };
+
 typedef struct cd_action {
     cd_action_kind kind;
     uint32_t peer; /* rank within the group; UINT32_MAX on receive: whoever comes next (any_order) */
     int64_t begin, count; /* elements of the work buffer */
+    uint8_t channel; /* between two members only messages of one channel keep their order */
+    uint8_t hosts;   /* CD_HOST_…; one byte, since this is read right after it was written */
 } cd_action;
 
 /* How a ring cuts the data: `size` chunks of per_chunk segments each; the last ones may be short or empty. */
@@ -39,6 +44,13 @@ typedef struct cd_ring_segments {
     int64_t elements; /* of a segment */
 } cd_ring_segments;
 
+/* How trees cut the data: each tree's into `count` pieces, the last of which may be short or empty. */
+typedef struct cd_tree_pieces {
+    int64_t elements; /* of a piece */
+    uint32_t count;
+    uint32_t up[2], down[2]; /* in either tree: in which round the first piece goes up and comes down (sim/tree.c) */
+} cd_tree_pieces;
+
 /* What a program is made from. Everything here must agree between members for the programs to fit together. */
 typedef struct cd_program {
     cd_algorithm algorithm;
@@ -46,18 +58,28 @@ typedef struct cd_program {
     uint32_t size;           /* members */
     uint32_t rank;           /* the member whose program it is */
     uint32_t root;
-    uint32_t ranks_per_node; /* two_level */
+    uint32_t ranks_per_node; /* two_level, hfreduce */
+    uint64_t piece_bytes;    /* trees: at most so many per message; 0: any number */
     int64_t numel;           /* elements of the work buffer */
     uint32_t element_bytes;
     const int64_t *counts;      /* allgather, reduce_scatter, alltoall: elements per member, or NULL: equal shares */
     const int64_t *send_counts; /* alltoall */
-    cd_ring_segments ring;      /* rings: cd_ring_get_segments of the rest */
+    union {
+        cd_ring_segments ring; /* all-reduce in a ring: cd_ring_get_segments of the rest */
+        cd_tree_pieces tree;   /* others: cd_tree_get_pieces of the rest */
+    };
 } cd_program;
 
 cd_ring_segments cd_ring_get_segments(const cd_program *program);
+cd_tree_pieces cd_tree_get_pieces(const cd_program *program);
 static inline bool cd_algorithm_is_ring(cd_algorithm algorithm)
 {
     return algorithm == CD_ALGORITHM_gloo_ring || algorithm == CD_ALGORITHM_ring;
+}
+static inline bool cd_algorithm_is_tree(cd_algorithm algorithm)
+{
+    return algorithm == CD_ALGORITHM_binomial_tree || algorithm == CD_ALGORITHM_double_tree ||
+           algorithm == CD_ALGORITHM_two_level || algorithm == CD_ALGORITHM_hfreduce;
 }
 
 /* The index-th entry; false behind the last. */

@@ -28,6 +28,7 @@ struct cd_message {
     uint32_t source_rank, target_rank;
     uint64_t busy_ns;          /* of a port, on its link */
     bool is_received;          /* passed the receiver's port */
+    uint8_t channel, hosts;    /* of the sender's action */
 };
 
 struct cd_part {
@@ -42,11 +43,12 @@ struct cd_part {
     cddp_collective what;
     uint64_t ordinal; /* of the rank, over all groups: what faults count */
     uint64_t posted_ns, time_ns;
-    cd_sim_event end_event; /* a timed graph's end of this part */
+    cd_sim_event end_event; /* a timed graph's end of this part; messages: it was launched, or its host has added */
     /* The program and where it stands. */
     cd_program program;
     uint32_t action;
     uint32_t awaited; /* part index, UINT32_MAX: anybody; meaningful while is_blocked */
+    uint8_t awaited_channel;
     bool is_blocked, has_content, is_staged, is_released;
     const cd_fault *death; /* strikes with the first message on its way, or NULL */
     const cddp_device *stream_device; /* its tensors live on a device with streams, or NULL */
@@ -81,7 +83,8 @@ struct cd_member {
     uint32_t slots_max;  /* 0: any number */
     uint32_t active;     /* started, not ended */
     uint64_t timeout_ns;
-    uint64_t free_ns, port_free_ns; /* timed graph: when the group's stream on this rank and its port are free */
+    uint64_t free_ns;                     /* timed graph: when the group's stream on this rank is free */
+    uint64_t lane_free_ns[CD_LANE_COUNT]; /* timed graph: its lanes; messages: its connection only */
     bool is_joined, is_closed;
 };
 
@@ -130,6 +133,10 @@ struct cd_cluster {
     uint32_t link_fault_count;
 };
 
+static inline bool cd_message_suits(const cd_message *message, uint32_t source, uint8_t channel)
+{
+    return source == UINT32_MAX || (message->source == source && message->channel == channel);
+}
 static inline uint32_t cd_coll_rank(const cd_coll *coll, uint32_t part)
 {
     return coll->comm->ranks[coll->is_pair ? coll->pair[part] : part];
@@ -169,7 +176,8 @@ void cd_staging_give(cd_sim *sim, const cddp_tensor *tensor, int64_t numel);
 /* transport.c */
 cd_message *cd_message_make(cd_sim *sim, cd_coll *coll);
 void cd_message_free(cd_sim *sim, cd_message *message, bool lost);
-cd_message *cd_inbox_take(cd_part *part, uint32_t source);
+cd_message *cd_inbox_take(cd_part *part, const cd_action *awaited);
+void cd_inbox_clear(cd_part *part, bool lost);
 void cd_inbox_push(cd_part *part, cd_message *message);
 void cd_part_progress(cd_part *part);
 

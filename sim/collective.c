@@ -209,6 +209,27 @@ static void all_arrived(cd_sim *sim, cd_coll *coll)
         complete(sim, &coll->completion);
 }
 
+static void run_program(cd_sim *sim, cd_part *part)
+{
+    cddp_error error = CDDP_ERROR_INIT;
+    (void)sim;
+    cd_part_describe_program(part);
+    if (cd_part_prepare(part, &error) != CDDP_OK)
+        cd_comm_fail(part->coll->comm, error.status, error.message);
+    else
+        cd_part_progress(part);
+}
+
+static void launched(cd_sim *sim, cd_sim_event *event)
+{
+    cd_part *part = (cd_part *)(void *)((char *)event - offsetof(cd_part, end_event));
+    part->coll->messages--;
+    if (part->state == CD_PART_STARTED)
+        run_program(sim, part);
+    else
+        cd_coll_reclaim(part->coll);
+}
+
 static void start(cd_sim *sim, cd_part *part)
 {
     cd_member *member = part->member;
@@ -226,13 +247,14 @@ static void start(cd_sim *sim, cd_part *part)
         if (coll->arrived == coll->size) all_arrived(sim, coll);
         return;
     }
-    cddp_error error = CDDP_ERROR_INIT;
     change_transfers(sim, part, true);
-    cd_part_describe_program(part);
-    if (cd_part_prepare(part, &error) != CDDP_OK)
-        cd_comm_fail(coll->comm, error.status, error.message);
-    else
-        cd_part_progress(part);
+    if (sim->host->config.launch_ns == 0) {
+        run_program(sim, part);
+        return;
+    }
+    part->end_event.fire = launched;
+    coll->messages++;
+    cd_sim_schedule_event(sim, &part->end_event, sim->now_ns + sim->host->config.launch_ns);
 }
 
 void cd_rank_start_queued(cd_sim *sim, cd_sim_rank *rank)
@@ -443,8 +465,7 @@ void cd_coll_reclaim(cd_coll *coll)
     if (coll->released < coll->size || coll->messages > 0) return;
     cd_comm *comm = coll->comm;
     for (uint32_t i = 0; i < coll->size; i++) /* what disagreeing members sent and nobody wanted */
-        while (coll->parts[i].inbox != NULL)
-            cd_message_free(comm->sim, cd_inbox_take(&coll->parts[i], UINT32_MAX), true);
+        cd_inbox_clear(&coll->parts[i], true);
     if (!coll->is_pair) {
         cd_comm_trim(comm);
         return;

@@ -130,11 +130,15 @@ void cd_part_describe_program(cd_part *part)
                      .rank = part->index,
                      .root = c->root,
                      .ranks_per_node = config->network.ranks_per_node,
+                     .piece_bytes = cd_algorithm_is_tree(config->algorithm) ? config->piece_bytes : 0,
                      .numel = numel,
                      .element_bytes = subject->device != NULL ? (uint32_t)cddp_dtype_bytes(subject->dtype) : 0,
                      .counts = c->counts,
                      .send_counts = c->send_counts};
-    if (cd_algorithm_is_ring(config->algorithm)) part->program.ring = cd_ring_get_segments(&part->program);
+    if (c->op == CDDP_OP_ALLREDUCE && cd_algorithm_is_ring(config->algorithm))
+        part->program.ring = cd_ring_get_segments(&part->program);
+    else
+        part->program.tree = cd_tree_get_pieces(&part->program);
     part->action = 0;
     part->is_blocked = false;
     part->last_arrival_ns = 0;
@@ -328,14 +332,17 @@ static cddp_status run_until_blocked(cd_part *part, uint32_t *finished, bool *mo
             cd_message *m = cd_message_make(sim, coll);
             if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a chunk");
             m->source = part->index;
+            m->channel = a.channel;
             m->begin = a.begin;
             m->count = a.count;
             cd_inbox_push(&coll->parts[a.peer], m);
         } else {
-            cd_message *m = cd_inbox_take(part, a.peer);
+            cd_message *m = cd_inbox_take(part, &a);
             if (m == NULL) return CDDP_OK;
             cddp_tensor data = cd_flat(&coll->parts[m->source].source, m->begin, m->count);
-            cddp_status status = cd_part_apply(part, &a, &data, m->count, err);
+            cddp_status status = CDDP_OK;
+            if (m->source != part->index) /* between a leader's device and its host: it is in place */
+                status = cd_part_apply(part, &a, &data, m->count, err);
             cd_message_free(sim, m, false);
             if (status != CDDP_OK) return status;
         }
@@ -399,8 +406,7 @@ cddp_status cd_coll_execute(cd_coll *coll, cddp_error *err)
     cddp_status status = execute(coll, err);
     for (uint32_t i = 0; i < coll->size; i++) {
         coll->parts[i].is_blocked = false;
-        while (coll->parts[i].inbox != NULL)
-            cd_message_free(coll->comm->sim, cd_inbox_take(&coll->parts[i], UINT32_MAX), false);
+        cd_inbox_clear(&coll->parts[i], false);
     }
     return status;
 }

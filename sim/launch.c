@@ -46,6 +46,8 @@ static cddp_status check_config(const cd_sim_config *c, cddp_error *err)
     if (c->compute_permille > 1000000)
         return cd_fail(err, CDDP_E_CONFIG, "compute_permille of %u: a thousand times slower is the most",
                        c->compute_permille);
+    if (c->launch_ns > UINT64_C(1000000000000))
+        return cd_fail(err, CDDP_E_CONFIG, "a launch of more than 1000 seconds is not one");
     if (c->fault_count > 0 && c->faults == NULL)
         return cd_fail(err, CDDP_E_ARG, "%zu faults, but no array of them", c->fault_count);
     if (c->algorithm == CD_ALGORITHM_any_order && c->transport == CD_SIM_MODEL)

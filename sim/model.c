@@ -15,8 +15,17 @@
 typedef struct walk {
     cd_sim *sim;
     cd_coll *coll;
-    uint64_t *port_free; /* (size) of each part's sender */
+    uint64_t (*lanes)[CD_LANE_COUNT]; /* (size) when each part's are free */
 } walk;
+
+/* What a message of a part holds. */
+static uint64_t leave(walk *w, const cd_part *part, uint32_t peer, const cd_route *route)
+{
+    uint64_t time_ns = part->time_ns, *clocks[CD_LANE_COUNT];
+    for (int lane = 0; lane < CD_LANE_COUNT; lane++) clocks[lane] = &w->lanes[part->index][lane];
+    clocks[CD_LANE_LANDING] = &w->lanes[peer][CD_LANE_LANDING];
+    return cd_route_leave(route, &time_ns, clocks);
+}
 
 static void send_timed(walk *w, cd_part *part, const cd_action *a)
 {
@@ -31,14 +40,14 @@ static void send_timed(walk *w, cd_part *part, const cd_action *a)
     m->bytes = 0;
     m->count = a->count;
     m->time_ns = part->time_ns;
-    if (from != to) {
-        const cd_link *link = cd_network_link(network, from, to);
-        uint64_t busy = cd_link_busy_ns(link, (uint64_t)a->count * part->program.element_bytes);
-        uint64_t *port = &w->port_free[part->index];
-        *port = (*port > part->time_ns ? *port : part->time_ns) + link->overhead_ns + busy;
-        uint64_t key = cd_hash_mix(w->coll->comm->id, w->coll->ordinal);
-        m->time_ns = *port + cd_network_latency_ns(network, from, to,
-                                                   network->config.jitter_ns != 0 ? cd_hash_mix(key, part->action) : 0);
+    m->channel = a->channel;
+    bool from_host = (a->hosts & CD_HOST_HERE) != 0, to_host = (a->hosts & CD_HOST_THERE) != 0;
+    if (from != to || from_host != to_host) {
+        const cd_passage passage = {from, to, from_host, to_host};
+        const cd_route route = cd_network_route(network, &passage, (uint64_t)a->count * part->program.element_bytes);
+        uint64_t key = network->config.jitter_ns != 0 ? cd_hash_mix(w->coll->comm->id, w->coll->ordinal) : 0;
+        m->time_ns = leave(w, part, a->peer, &route) + route.latency_ns +
+                     cd_network_jitter_ns(network, from, to, key != 0 ? cd_hash_mix(key, part->action) : 0);
         if (network->config.jitter_ns != 0) {
             if (m->time_ns < part->last_arrival_ns) m->time_ns = part->last_arrival_ns;
             part->last_arrival_ns = m->time_ns;
@@ -56,9 +65,12 @@ static bool walk_part(walk *w, cd_part *part, bool *moved)
         if (a.kind == CD_ACTION_SEND) {
             send_timed(w, part, &a);
         } else {
-            cd_message *m = cd_inbox_take(part, a.peer);
+            cd_message *m = cd_inbox_take(part, &a);
             if (m == NULL) return true;
             if (m->time_ns > part->time_ns) part->time_ns = m->time_ns;
+            if ((a.hosts & CD_HOST_HERE) != 0)
+                part->time_ns +=
+                    cd_network_host_ns(&w->sim->host->network, (uint64_t)a.count * part->program.element_bytes);
             cd_message_free(w->sim, m, false);
         }
         *moved = true;
@@ -77,13 +89,22 @@ static void time_program(walk *w)
     CD_ASSERT(waiting == 0 || w->sim->out_of_memory);
 }
 
+/* The lane out of which a part sends in a ring. */
+static uint64_t *ring_lane(walk *w, uint32_t part)
+{
+    const cd_network *network = &w->sim->host->network;
+    uint32_t from = cd_coll_rank(w->coll, part), to = cd_coll_rank(w->coll, (part + w->coll->size - 1) % w->coll->size);
+    const cd_passage passage = {.source = from, .target = to};
+    return &w->lanes[part][cd_network_route(network, &passage, 0).lanes[0]];
+}
+
 /* True when the collective is a ring that ring_time.c can time. */
 static bool time_ring(walk *w)
 {
     cd_coll *coll = w->coll;
     cd_program *p = &coll->parts[0].program;
     if (p->op != CDDP_OP_ALLREDUCE || !cd_algorithm_is_ring(p->algorithm) || p->size < 2 ||
-        w->sim->host->network.config.jitter_ns != 0)
+        w->sim->host->network.config.jitter_ns != 0 || !w->sim->host->network.is_plain)
         return false;
     size_t scratch = cd_ring_time_scratch(p), bytes = (scratch + 2 * coll->size) * sizeof(double);
     double *memory = cd_memory_allocate(&w->sim->memory, bytes);
@@ -91,13 +112,13 @@ static bool time_ring(walk *w)
     double *port = memory + coll->size;
     for (uint32_t i = 0; i < coll->size; i++) {
         memory[i] = (double)coll->parts[i].time_ns;
-        port[i] = (double)w->port_free[i];
+        port[i] = (double)*ring_lane(w, i);
     }
     cd_ring_time ring = {&w->sim->host->network, *p, coll->comm->ranks, memory, port, port + coll->size};
     cd_ring_time_run(&ring);
     for (uint32_t i = 0; i < coll->size; i++) {
         coll->parts[i].time_ns = (uint64_t)memory[i];
-        w->port_free[i] = (uint64_t)port[i];
+        *ring_lane(w, i) = (uint64_t)port[i];
     }
     cd_memory_release(&w->sim->memory, memory, bytes);
     return true;
@@ -107,9 +128,9 @@ static bool time_ring(walk *w)
 void cd_coll_time(cd_coll *coll)
 {
     cd_sim *sim = coll->comm->sim;
-    size_t bytes = coll->size * sizeof(uint64_t);
+    size_t bytes = coll->size * sizeof *((walk *)NULL)->lanes;
     walk w = {sim, coll, cd_memory_allocate(&sim->memory, bytes)};
-    if (w.port_free == NULL) {
+    if (w.lanes == NULL) {
         cd_sim_exhausted(sim);
         return;
     }
@@ -117,14 +138,16 @@ void cd_coll_time(cd_coll *coll)
         cd_part *p = &coll->parts[i];
         cd_part_describe_program(p);
         if (!coll->is_pair && p->member->free_ns > p->time_ns) p->time_ns = p->member->free_ns;
-        w.port_free[i] = p->member->port_free_ns > p->time_ns ? p->member->port_free_ns : p->time_ns;
+        p->time_ns += sim->host->config.launch_ns;
+        for (int lane = 0; lane < CD_LANE_COUNT; lane++)
+            w.lanes[i][lane] = p->member->lane_free_ns[lane] > p->time_ns ? p->member->lane_free_ns[lane] : p->time_ns;
     }
     if (!time_ring(&w)) time_program(&w);
     for (uint32_t i = 0; i < coll->size; i++) {
         cd_part *p = &coll->parts[i];
         if (!coll->is_pair) p->member->free_ns = p->time_ns;
-        p->member->port_free_ns = w.port_free[i];
+        memcpy(p->member->lane_free_ns, w.lanes[i], sizeof p->member->lane_free_ns);
         p->action = 0;
     }
-    cd_memory_release(&sim->memory, w.port_free, bytes);
+    cd_memory_release(&sim->memory, w.lanes, bytes);
 }

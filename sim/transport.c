@@ -29,6 +29,7 @@ cd_message *cd_message_make(cd_sim *sim, cd_coll *coll)
     m->data.device = NULL;
     m->bytes = 0;
     m->is_received = false;
+    m->channel = m->hosts = 0;
     return m;
 }
 
@@ -53,12 +54,12 @@ void cd_inbox_push(cd_part *part, cd_message *message)
     part->inbox_last = message;
 }
 
-/* The oldest chunk from a source, UINT32_MAX: from anybody. */
-cd_message *cd_inbox_take(cd_part *part, uint32_t source)
+/* The oldest chunk from where this receive awaits one. */
+cd_message *cd_inbox_take(cd_part *part, const cd_action *awaited)
 {
     cd_message *before = NULL;
     for (cd_message *m = part->inbox; m != NULL; before = m, m = m->next) {
-        if (source != UINT32_MAX && m->source != source) continue;
+        if (!cd_message_suits(m, awaited->peer, awaited->channel)) continue;
         if (before == NULL)
             part->inbox = m->next;
         else
@@ -67,6 +68,12 @@ cd_message *cd_inbox_take(cd_part *part, uint32_t source)
         return m;
     }
     return NULL;
+}
+
+void cd_inbox_clear(cd_part *part, bool lost)
+{
+    const cd_action any = {.peer = UINT32_MAX};
+    while (part->inbox != NULL) cd_message_free(part->coll->comm->sim, cd_inbox_take(part, &any), lost);
 }
 
 /* ---- sending ---- */
@@ -117,11 +124,37 @@ static uint64_t busy_of(struct cd_cluster *cluster, const cd_link *link, uint64_
     return cluster->last_busy_ns;
 }
 
-/* Ports are taken in the order of sending; see sim/network.h for the model. */
-static uint64_t arrival_of(cd_sim *sim, cd_part *part, cd_message *m, uint32_t ordinal)
+static cd_passage passage_of(const cd_message *m)
 {
-    if (sim->host->config.transport != CD_SIM_MESSAGES || m->source_rank == m->target_rank) return sim->now_ns;
+    return (cd_passage){m->source_rank, m->target_rank, (m->hosts & CD_HOST_HERE) != 0, (m->hosts & CD_HOST_THERE) != 0};
+}
+
+static uint64_t arrival_by_route(cd_sim *sim, cd_part *part, cd_message *m)
+{
     const cd_network *network = &sim->host->network;
+    uint64_t ordinal = cd_hash_mix(cd_hash_mix(part->coll->comm->id, part->coll->ordinal), part->action);
+    const cd_passage passage = passage_of(m);
+    const cd_route route = cd_network_route(network, &passage, m->bytes);
+    uint64_t *ports = sim->cluster->send_port_free_ns, *clocks[CD_LANE_COUNT];
+    for (int lane = 0; lane < CD_LANE_COUNT; lane++)
+        clocks[lane] = &ports[cd_network_lane_port(network, m->source_rank, (cd_lane)lane)];
+    clocks[CD_LANE_LANDING] =
+        &sim->cluster->receive_port_free_ns[cd_network_lane_port(network, m->target_rank, CD_LANE_LANDING)];
+    clocks[CD_LANE_CONNECTION] = &part->member->lane_free_ns[CD_LANE_CONNECTION];
+    m->is_received = !route.holds_receiver;
+    uint64_t arrival = cd_route_leave(&route, &m->sent_ns, clocks) + route.latency_ns +
+                       cd_network_jitter_ns(network, m->source_rank, m->target_rank, ordinal);
+    return arrival < part->last_arrival_ns ? part->last_arrival_ns : arrival;
+}
+
+/* Ports are taken in the order of sending; see sim/network.h for the model. */
+static uint64_t arrival_of(cd_sim *sim, cd_part *part, cd_message *m)
+{
+    if (sim->host->config.transport != CD_SIM_MESSAGES) return sim->now_ns;
+    const cd_network *network = &sim->host->network;
+    if (m->hosts != 0) return arrival_by_route(sim, part, m);
+    if (m->source_rank == m->target_rank) return sim->now_ns;
+    if (!network->is_plain) return arrival_by_route(sim, part, m);
     const cd_link *link = cd_network_link(network, m->source_rank, m->target_rank);
     m->busy_ns = busy_of(sim->cluster, link, m->bytes);
     uint64_t *port = &sim->cluster->send_port_free_ns[cd_network_port(network, m->source_rank, m->target_rank)];
@@ -131,7 +164,8 @@ static uint64_t arrival_of(cd_sim *sim, cd_part *part, cd_message *m, uint32_t o
     uint64_t arrival = *port + link->latency_ns;
     if (network->config.jitter_ns != 0) {
         uint64_t key = cd_hash_mix(part->coll->comm->id, part->coll->ordinal);
-        arrival = *port + cd_network_latency_ns(network, m->source_rank, m->target_rank, cd_hash_mix(key, ordinal));
+        arrival =
+            *port + cd_network_latency_ns(network, m->source_rank, m->target_rank, cd_hash_mix(key, part->action));
     }
     if (arrival < part->last_arrival_ns) arrival = part->last_arrival_ns; /* one connection: no overtaking */
     return arrival;
@@ -139,16 +173,34 @@ static uint64_t arrival_of(cd_sim *sim, cd_part *part, cd_message *m, uint32_t o
 
 static void deliver(cd_sim *sim, cd_message *m);
 
+/* A receiver's port is busy for as long as the sender's was; without contention that time has just passed. */
+static uint64_t pass_port(cd_sim *sim, uint32_t port, uint64_t busy_ns, uint64_t now_ns)
+{
+    uint64_t *free_ns = &sim->cluster->receive_port_free_ns[port];
+    *free_ns = *free_ns + busy_ns > now_ns ? *free_ns + busy_ns : now_ns;
+    return *free_ns;
+}
+
+static uint64_t pass_receiver(cd_sim *sim, const cd_message *m)
+{
+    const cd_network *network = &sim->host->network;
+    if (network->is_plain && m->hosts == 0)
+        return pass_port(sim, cd_network_port(network, m->target_rank, m->source_rank), m->busy_ns, sim->now_ns);
+    const cd_passage passage = passage_of(m);
+    const cd_route route = cd_network_route(network, &passage, m->bytes);
+    uint64_t done = sim->now_ns;
+    for (int i = 2; i-- > 0;)
+        if (route.lanes[i] != CD_LANE_COUNT)
+            done = pass_port(sim, cd_network_lane_port(network, m->target_rank, route.lanes[i]), route.lane_ns[i], done);
+    return done;
+}
+
 static void arrive(cd_sim *sim, cd_sim_event *event)
 {
     cd_message *m = (cd_message *)(void *)event;
-    const cd_network *network = &sim->host->network;
     bool wired = sim->host->config.transport == CD_SIM_MESSAGES && m->source_rank != m->target_rank;
-    if (wired && !m->is_received) {
-        /* The receiver's port is busy for as long as the sender's was; without contention that time has just passed. */
-        uint64_t *port = &sim->cluster->receive_port_free_ns[cd_network_port(network, m->target_rank, m->source_rank)];
-        uint64_t done = *port + m->busy_ns > sim->now_ns ? *port + m->busy_ns : sim->now_ns;
-        *port = done;
+    if (wired && !m->is_received) { /* copies between a device and its host were received when they were sent */
+        uint64_t done = pass_receiver(sim, m);
         m->is_received = true;
         if (done > sim->now_ns) {
             cd_sim_schedule_event(sim, event, done);
@@ -167,6 +219,8 @@ static cddp_status transmit(cd_part *part, const cd_action *a, cddp_error *err)
     m->event.fire = arrive;
     m->source = part->index;
     m->target = a->peer;
+    m->channel = a->channel;
+    m->hosts = a->hosts;
     m->begin = a->begin;
     m->count = a->count;
     m->bytes = (uint64_t)a->count * part->program.element_bytes;
@@ -178,10 +232,11 @@ static cddp_status transmit(cd_part *part, const cd_action *a, cddp_error *err)
         cd_message_free(sim, m, false);
         return status;
     }
-    uint64_t arrival = arrival_of(sim, part, m, part->action);
+    uint64_t arrival = arrival_of(sim, part, m);
     sim->stats.messages_sent++;
     sim->stats.bytes_sent += m->bytes;
-    if (sim->cluster->link_fault_count > 0 && !pass_link_faults(sim, m, &arrival)) {
+    bool is_copy = m->hosts == CD_HOST_HERE || m->hosts == CD_HOST_THERE; /* inside a node, where no link breaks */
+    if (sim->cluster->link_fault_count > 0 && !is_copy && !pass_link_faults(sim, m, &arrival)) {
         cd_message_free(sim, m, true);
         return CDDP_OK;
     }
@@ -217,7 +272,7 @@ static void deliver(cd_sim *sim, cd_message *m)
     sim->stats.bytes += m->bytes;
     emit_message(sim, m);
     cd_inbox_push(part, m);
-    if (part->is_blocked && (part->awaited == UINT32_MAX || part->awaited == m->source)) cd_part_progress(part);
+    if (part->is_blocked && cd_message_suits(m, part->awaited, part->awaited_channel)) cd_part_progress(part);
 }
 
 /* A chunk of another dtype is read as bytes of ours, as a wire would have it. */
@@ -245,6 +300,33 @@ static cddp_status receive(cd_part *part, const cd_action *a, const cd_message *
     return CDDP_OK;
 }
 
+/* What the host received has been added: its program goes on. */
+static void go_on(cd_sim *sim, cd_sim_event *event)
+{
+    cd_part *part = (cd_part *)(void *)((char *)event - offsetof(cd_part, end_event));
+    (void)sim;
+    part->coll->messages--;
+    if (part->state == CD_PART_STARTED)
+        cd_part_progress(part);
+    else
+        cd_coll_reclaim(part->coll);
+}
+
+/* True when the host needs time for what it received; the program goes on behind this entry afterwards. */
+static bool host_adds(cd_part *part, const cd_action *a)
+{
+    cd_sim *sim = part->coll->comm->sim;
+    uint64_t bytes = (uint64_t)a->count * part->program.element_bytes;
+    if (sim->host->config.transport != CD_SIM_MESSAGES) return false;
+    uint64_t duration = cd_network_host_ns(&sim->host->network, bytes);
+    if (duration == 0) return false;
+    part->end_event.fire = go_on;
+    part->coll->messages++;
+    part->action++;
+    cd_sim_schedule_event(sim, &part->end_event, sim->now_ns + duration);
+    return true;
+}
+
 static cddp_status advance(cd_part *part, bool *finished, cddp_error *err)
 {
     cd_sim *sim = part->coll->comm->sim;
@@ -257,13 +339,15 @@ static cddp_status advance(cd_part *part, bool *finished, cddp_error *err)
             if (part->death != NULL) return CDDP_OK;
             continue;
         }
-        cd_message *m = cd_inbox_take(part, a.peer);
+        cd_message *m = cd_inbox_take(part, &a);
         part->is_blocked = m == NULL;
         part->awaited = a.peer;
+        part->awaited_channel = a.channel;
         if (m == NULL) return CDDP_OK;
         cddp_status status = receive(part, &a, m, err);
         cd_message_free(sim, m, false);
         if (status != CDDP_OK) return status;
+        if ((a.hosts & CD_HOST_HERE) != 0 && host_adds(part, &a)) return CDDP_OK;
     }
     CD_TRY(cd_part_finish(part, err));
     *finished = true;

@@ -43,6 +43,8 @@ typedef struct cd_sim_config {
     uint64_t seed;
     const cd_chooser *chooser; /* NULL: fifo */
     cd_algorithm algorithm;    /* of all-reduce, reduce and reduce_scatter */
+    uint64_t launch_ns;        /* of an operation on each member before its first message; not with direct */
+    uint64_t piece_bytes;      /* trees cut data into pieces of so many bytes that follow each other; 0: whole */
     cd_sim_transport transport;
     cd_sim_completion completion;
     cd_network_config network;

@@ -400,6 +400,30 @@ static void check_expect(contradictions *c)
     }
 }
 
+/* What the simulator would take and not heed. */
+static void check_network(contradictions *c)
+{
+    const cddp_plan_network *n = &c->plan->network;
+    const bool has_bus = n->bus != NULL && strcmp(n->bus, "ideal") != 0;
+    if (n->nics_per_node > 0 && n->transport != 2) {
+        tell(c, "network.nics_per_node",
+             "network.nics_per_node: only network.transport = \"messages\" has ranks wait for a card that they share");
+    }
+    if (n->nics_per_node > 0 && n->ranks_per_node == 0) {
+        tell(c, "network.nics_per_node", "network.nics_per_node needs network.ranks_per_node: who shares the cards");
+    }
+    const char *idle = has_bus                      ? "network.bus"
+                       : n->connection_gb_per_s > 0 ? "network.connection_gb_per_s"
+                       : n->launch_us > 0           ? "network.launch_us"
+                                                    : NULL;
+    if (n->transport == 0 && idle != NULL) {
+        tell(c, idle, "%s has no effect with network.transport = \"direct\", which takes no time", idle);
+    }
+    if (n->host_gb_per_s > 0 && (n->algorithm == NULL || strcmp(n->algorithm, "hfreduce") != 0)) {
+        tell(c, "network.host_gb_per_s", "network.host_gb_per_s: only network.algorithm = \"hfreduce\" adds on hosts");
+    }
+}
+
 size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn tell_fn, void *context)
 {
     contradictions c = {.plan = plan, .tell = tell_fn, .context = context};
@@ -410,6 +434,7 @@ size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn te
     for (size_t i = 0; i < plan->override_count; i++) {
         check_selector(&c, "rank.ranks", &plan->overrides[i].ranks, plan->world.size, "world.size");
     }
+    check_network(&c);
     check_batch(&c);
     check_streams(&c);
     for (size_t i = 0; i < plan->fault_count; i++) {

@@ -255,7 +255,10 @@ typedef struct cddp_plan_network {
     const char *link;      /* between ranks, or between nodes */
     double gb_per_s, latency_us; /* of link; 0: the preset's */
     const char *intra_link; /* inside a node */
-    uint64_t ranks_per_node, compute_permille, jitter_ns;
+    const char *bus;        /* between a GPU and its host and network card */
+    double host_gb_per_s, connection_gb_per_s, launch_us;
+    double intra_latency_us; /* of intra_link; 0: the preset's */
+    uint64_t ranks_per_node, nics_per_node, piece_kib, compute_permille, jitter_ns;
 } cddp_plan_network;
 
 typedef struct cddp_plan_schedule {

@@ -8,6 +8,7 @@
 
 typedef struct job {
     cddp_red_op op;
+    uint64_t piece_bytes;
     double premultiplier[8];
     float in[8][N], out[8][N];
 } job;
@@ -46,8 +47,11 @@ static void run(job *j, cd_algorithm a, cd_sim_transport t, uint32_t ranks)
     f.config.world_size = ranks;
     f.config.algorithm = a;
     f.config.transport = t;
+    f.config.piece_bytes = j->piece_bytes;
     f.config.network.ranks_per_node = 2;
     f.config.network.inter = *cd_link_get(CD_LINK_infiniband_hdr);
+    f.config.network.bus = *cd_link_get(CD_LINK_pcie4_x16);
+    f.config.network.host_bytes_per_second = UINT64_C(320000000000);
     memset(j->out, 0, sizeof j->out);
     fixture_run(&f, reduce);
     fixture_destroy(&f);
@@ -72,6 +76,7 @@ static float expected(cd_algorithm a, const job *j, int i)
     case CD_ALGORITHM_double_tree:
         return second_half ? x[3] + ((x[1] + x[2]) + x[0]) : x[0] + ((x[2] + x[1]) + x[3]);
     case CD_ALGORITHM_two_level: /* two leaders: the second is the first's child in one tree, its parent in the other */
+    case CD_ALGORITHM_hfreduce:
         return (x[0] + x[1]) + (x[2] + x[3]);
     case CD_ALGORITHM_COUNT:
         break;
@@ -117,6 +122,28 @@ TEST(algorithm, has_the_same_bits_on_every_transport)
         }
 }
 
+/* 600 floats: a tree's half in 300, 43 or 2 pieces, the last of them shorter. */
+TEST(algorithm, has_the_same_bits_in_pieces_of_any_size)
+{
+    static job whole, cut;
+    static const uint64_t sizes[] = {4, 28, 1196};
+    for (uint32_t ranks = 2; ranks <= 7; ranks += ranks < 3 ? 1 : 2)
+        for (int a = 0; a < CD_ALGORITHM_any_order; a++) {
+            if (!cd_algorithm_is_tree((cd_algorithm)a)) continue;
+            fill(&whole);
+            run(&whole, (cd_algorithm)a, CD_SIM_DIRECT, ranks);
+            for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+                for (int t = CD_SIM_DIRECT; t <= CD_SIM_MESSAGES; t++) {
+                    fill(&cut);
+                    cut.piece_bytes = sizes[s];
+                    run(&cut, (cd_algorithm)a, (cd_sim_transport)t, ranks);
+                    cd_test_row("%s, %u ranks, pieces of %u bytes, transport %d", cd_algorithm_name((cd_algorithm)a),
+                                ranks, (unsigned)sizes[s], t);
+                    assert_memory_equal(whole.out, cut.out, sizeof whole.out);
+                }
+        }
+}
+
 TEST(algorithm, averages_divide_the_sum_and_premultipliers_scale_each_contribution)
 {
     (void)state;
@@ -156,5 +183,6 @@ TEST(algorithm, any_order_is_a_choice_that_random_schedules_explore)
 }
 
 TEST_MAIN(ROW(algorithm, adds_in_its_documented_order), ROW(algorithm, has_the_same_bits_on_every_transport),
+          ROW(algorithm, has_the_same_bits_in_pieces_of_any_size),
           ROW(algorithm, averages_divide_the_sum_and_premultipliers_scale_each_contribution),
           ROW(algorithm, any_order_is_a_choice_that_random_schedules_explore))

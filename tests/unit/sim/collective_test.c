@@ -165,6 +165,11 @@ TEST(collective, gives_the_mathematical_result_under_any_schedule)
                                                            .intra = *cd_link_get(CD_LINK_nvlink_v100),
                                                            .inter = *cd_link_get(CD_LINK_ethernet_25g),
                                                            .jitter_ns = seed % 3 * 1000};
+                    f.config.network.bus = *cd_link_get(seed % 5 < 2 ? CD_LINK_pcie4_x16 : CD_LINK_ideal);
+                    f.config.network.connection_bytes_per_second = seed % 7 < 2 ? 1000000000 : 0;
+                    f.config.network.host_bytes_per_second = seed % 2 * UINT64_C(320000000000);
+                    f.config.piece_bytes = seed % 6 * 12;
+                    f.config.launch_ns = seed % 4 < 2 ? 8400 : 0;
                     f.config.heap_bytes = 8 << 20;
                     f.config.seed = seed;
                     f.chooser = cd_chooser_random(&f.random, seed);

@@ -87,7 +87,7 @@ TEST(model, the_ring_takes_two_times_n_minus_one_steps)
     cd_sim_config c = CD_SIM_CONFIG_INIT;
     c.world_size = 16;
     c.algorithm = CD_ALGORITHM_ring;
-    c.network.inter = (cd_link){"", 5000, 1000000000, 0};
+    c.network.inter = (cd_link){.latency_ns = 5000, .bytes_per_second = 1000000000};
     time_of(&j, c, CD_SIM_MODEL);
     /* Chunks of 4000 floats: 16 µs on the wire, 5 µs latency; two operations of 30 steps, begun at 1 ns. */
     for (int r = 0; r < 16; r++) assert_int_equal(j.ended[r], 1 + 2 * 30 * (16000 + 5000));
@@ -139,6 +139,164 @@ TEST(model, a_ring_that_has_settled_agrees_with_messages_too)
                 }
 }
 
+/* What hfreduce does in two nodes shares nothing: every device has its side of the bus, a host receives from one host. */
+TEST(model, pieces_over_hosts_agree_with_messages_to_the_nanosecond)
+{
+    static const uint64_t pieces[] = {0, 4096, 40004}, late[] = {0, 977, 400000};
+    static const cd_link_kind intras[] = {CD_LINK_pcie4_staged, CD_LINK_nvlink_a100};
+    for (uint32_t width = 1; width <= 8; width *= 2)
+        for (uint32_t nodes = 1; nodes <= 2; nodes++)
+            for (size_t k = 0; k < 3; k++)
+                for (size_t l = 0; l < 3; l++) {
+                    job model = {.op = CDDP_OP_ALLREDUCE, .n = 200003, .late_ns = late[l]}, messages = model;
+                    cd_sim_config c = CD_SIM_CONFIG_INIT;
+                    if (width * nodes < 2) continue;
+                    c.world_size = width * nodes;
+                    c.algorithm = CD_ALGORITHM_hfreduce;
+                    c.piece_bytes = pieces[k];
+                    c.launch_ns = l * 5000;
+                    c.network = (cd_network_config){.ranks_per_node = width,
+                                                    .intra = *cd_link_get(intras[l % 2]),
+                                                    .inter = *cd_link_get(CD_LINK_infiniband_hdr),
+                                                    .bus = *cd_link_get(CD_LINK_pcie4_x16),
+                                                    .connection_bytes_per_second = l * UINT64_C(7000000000),
+                                                    .host_bytes_per_second = UINT64_C(320000000000)};
+                    time_of(&model, c, CD_SIM_MODEL);
+                    time_of(&messages, c, CD_SIM_MESSAGES);
+                    cd_test_row("%u nodes of %u, pieces of %u bytes, late by %u", nodes, width, (unsigned)pieces[k],
+                                (unsigned)late[l]);
+                    for (uint32_t r = 0; r < c.world_size; r++) assert_int_equal(model.ended[r], messages.ended[r]);
+                }
+}
+
+/* Where no message keeps a receiver's port busy there is no contention in a tree either. */
+TEST(model, pieces_of_trees_agree_with_messages_to_the_nanosecond)
+{
+    static const uint64_t pieces[] = {0, 4096, 40004};
+    uint32_t compared = 0;
+    for (uint32_t ranks = 2; ranks <= 13; ranks++)
+        for (uint32_t a = 0; a < CD_ALGORITHM_COUNT; a++)
+            for (size_t k = 0; k < 3 && cd_algorithm_is_tree((cd_algorithm)a); k++) {
+                job model = {.op = CDDP_OP_ALLREDUCE, .n = 50003, .late_ns = 977}, messages = model;
+                cd_sim_config c = CD_SIM_CONFIG_INIT;
+                c.world_size = ranks;
+                c.algorithm = (cd_algorithm)a;
+                c.piece_bytes = pieces[k];
+                c.network = (cd_network_config){.ranks_per_node = 4,
+                                                .intra = {.latency_ns = 700, .overhead_ns = 300},
+                                                .inter = {.latency_ns = 5000, .overhead_ns = 900}};
+                time_of(&model, c, CD_SIM_MODEL);
+                time_of(&messages, c, CD_SIM_MESSAGES);
+                cd_test_row("%s, %u ranks, pieces of %u bytes", cd_algorithm_name((cd_algorithm)a), ranks,
+                            (unsigned)pieces[k]);
+                for (uint32_t r = 0; r < ranks; r++) assert_int_equal(model.ended[r], messages.ended[r]);
+                compared++;
+            }
+    assert_int_equal(compared, 12 * 4 * 3);
+}
+
+/* One rank of a pair sends all it has while it receives: pieces hide all steps but the first. */
+TEST(model, pieces_follow_each_other_up_and_down_a_tree)
+{
+    job whole = {.op = CDDP_OP_ALLREDUCE, .n = 1 << 20}, cut = whole;
+    cd_sim_config c = CD_SIM_CONFIG_INIT;
+    c.world_size = 64;
+    c.algorithm = CD_ALGORITHM_double_tree;
+    c.network.inter = (cd_link){.latency_ns = 1000, .bytes_per_second = 10000000000};
+    time_of(&whole, c, CD_SIM_MESSAGES);
+    c.piece_bytes = 32768;
+    time_of(&cut, c, CD_SIM_MESSAGES);
+    /* Two operations. A member sends its data up once and down as often as it has children, twice at most: of 4 MiB no
+     * less than 2 × 420 us leave in all, where whole halves need that for every one of 2 × 6 levels. */
+    assert_true(whole.ended[0] > 2 * 2 * 6 * UINT64_C(200000));
+    assert_true(cut.ended[0] > 2 * 2 * UINT64_C(419430) && cut.ended[0] < 2 * 3 * UINT64_C(419430));
+}
+
+/* Everybody sends 4 MB to one neighbour inside the node and to two ranks outside. */
+TEST(model, a_bus_is_shared_by_a_gpu_s_card_and_its_neighbours)
+{
+    job shared = {.op = CDDP_OP_ALLTOALL, .n = 1000000}, apart = shared;
+    cd_sim_config c = CD_SIM_CONFIG_INIT;
+    c.world_size = 4;
+    c.network = (cd_network_config){.ranks_per_node = 2,
+                                    .intra = *cd_link_get(CD_LINK_pcie4_x16),
+                                    .inter = *cd_link_get(CD_LINK_infiniband_ndr),
+                                    .bus = *cd_link_get(CD_LINK_pcie4_x16)};
+    time_of(&shared, c, CD_SIM_MESSAGES);
+    c.network.intra = *cd_link_get(CD_LINK_nvlink_a100);
+    time_of(&apart, c, CD_SIM_MESSAGES);
+    uint64_t three = 2 * 3 * UINT64_C(4000000) / 24, two = 2 * 2 * UINT64_C(4000000) / 24;
+    assert_true(shared.ended[0] > three);
+    assert_true(apart.ended[0] > two && apart.ended[0] < three);
+}
+
+typedef struct turns_job {
+    uint32_t groups;
+    uint64_t ended_ns;
+} turns_job;
+
+/* Two all-reduces at once, in as many groups. */
+static cddp_status reduce_in_turn(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    sim_fixture *f = argument;
+    turns_job *j = f->data;
+    cddp_group *groups[2] = {NULL, NULL};
+    cddp_work *works[2] = {NULL, NULL};
+    int64_t n = 500000;
+    cddp_tensor t = cddp_tensor_of(cddp_device_shape(), NULL, 0, CDDP_F32, &n, 1);
+    cddp_status status = CDDP_OK;
+    for (uint32_t i = 0; status == CDDP_OK && i < j->groups; i++)
+        status = fixture_group(f, rank, i == 0 ? "first" : "second", &groups[i], err);
+    for (uint32_t i = 0; status == CDDP_OK && i < 2; i++)
+        status = cddp_group_allreduce(groups[i % j->groups], &t, CDDP_RED_SUM, &works[i], err);
+    for (uint32_t i = 0; status == CDDP_OK && i < 2; i++) status = cddp_work_wait(works[i], 0, err);
+    if (rank->rank == 0) j->ended_ns = rank->ops->now_ns(rank);
+    for (uint32_t i = 0; i < j->groups; i++) cddp_group_destroy(groups[i]);
+    return status;
+}
+
+/* 1 MB in each of two steps, on a link of 1 GB/s that one connection fills, or to a half, or to three quarters. The second
+** group's messages follow the first one's after 1 ms, when those have left the port; their connections take longer. */
+TEST(model, groups_share_a_link_and_not_a_connection)
+{
+    static const struct {
+        uint64_t rate, one_ns, two_ns;
+    } cases[] = {{0, 4000000, 4000000}, {500000000, 8000000, 5000000}, {750000000, 5333336, 4333334}};
+    for (size_t i = 0; i < 3; i++) {
+        uint64_t ended[2];
+        for (uint32_t groups = 1; groups <= 2; groups++) {
+            turns_job j = {.groups = groups};
+            sim_fixture f = {.config = CD_SIM_CONFIG_INIT, .data = &j};
+            f.config.world_size = 2;
+            f.config.algorithm = CD_ALGORITHM_ring;
+            f.config.transport = CD_SIM_MESSAGES;
+            f.config.network.inter = (cd_link){.bytes_per_second = 1000000000};
+            f.config.network.connection_bytes_per_second = cases[i].rate;
+            fixture_run(&f, reduce_in_turn);
+            fixture_destroy(&f);
+            ended[groups - 1] = j.ended_ns;
+        }
+        cd_test_row("connections of %u bytes per second", (unsigned)cases[i].rate);
+        assert_int_equal(ended[0], cases[i].one_ns);
+        assert_int_equal(ended[1], cases[i].two_ns);
+    }
+}
+
+TEST(model, launching_takes_its_time_in_every_operation)
+{
+    for (int transport = CD_SIM_MODEL; transport <= CD_SIM_MESSAGES; transport++) {
+        job j = {.op = CDDP_OP_ALLREDUCE, .n = 64000};
+        cd_sim_config c = CD_SIM_CONFIG_INIT;
+        c.world_size = 16;
+        c.algorithm = CD_ALGORITHM_ring;
+        c.launch_ns = 8400;
+        c.network.inter = (cd_link){.latency_ns = 5000, .bytes_per_second = 1000000000};
+        time_of(&j, c, (cd_sim_transport)transport);
+        cd_test_row("transport %d", transport);
+        for (int r = 0; r < 16; r++) assert_int_equal(j.ended[r], 1 + 2 * (8400 + 30 * (16000 + 5000)));
+    }
+}
+
 typedef struct shared_job {
     uint64_t early_ns, late_ns; /* when rank 0 had computed, when its operation had ended */
 } shared_job;
@@ -175,7 +333,7 @@ TEST(model, computing_beside_a_transfer_takes_longer_for_as_long_as_it_lasts)
             f.config.world_size = 2;
             f.config.algorithm = CD_ALGORITHM_ring;
             f.config.transport = (cd_sim_transport)transport;
-            f.config.network.inter = (cd_link){"", 0, 1000000000, 0};
+            f.config.network.inter = (cd_link){.bytes_per_second = 1000000000};
             f.config.compute_permille = i == 0 ? 0 : 2000;
             fixture_run(&f, compute_beside);
             fixture_destroy(&f);
@@ -210,5 +368,11 @@ TEST_MAIN(ROW(model, agrees_with_messages_to_the_nanosecond_without_contention),
           ROW(model, the_ring_takes_two_times_n_minus_one_steps),
           ROW(model, a_network_port_that_ranks_share_is_a_bottleneck),
           ROW(model, a_ring_that_has_settled_agrees_with_messages_too),
+          ROW(model, pieces_over_hosts_agree_with_messages_to_the_nanosecond),
+          ROW(model, pieces_of_trees_agree_with_messages_to_the_nanosecond),
+          ROW(model, pieces_follow_each_other_up_and_down_a_tree),
+          ROW(model, a_bus_is_shared_by_a_gpu_s_card_and_its_neighbours),
+          ROW(model, groups_share_a_link_and_not_a_connection),
+          ROW(model, launching_takes_its_time_in_every_operation),
           ROW(model, computing_beside_a_transfer_takes_longer_for_as_long_as_it_lasts),
           ROW(model, jitter_comes_from_the_seed))

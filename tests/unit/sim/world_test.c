@@ -474,6 +474,9 @@ TEST(world, nonsense_configurations_are_refused_with_a_reason)
         {{.world_size = 2, .faults = &link, .fault_count = 1}, "needs transport messages"},
         {{.world_size = 2, .faults = &far, .fault_count = 1}, "strikes rank 9 of a world of 2"},
         {{.world_size = 2, .network = {.nics_per_node = 1}}, "no ranks_per_node"},
+        {{.world_size = 2, .network = {.host_bytes_per_second = UINT64_MAX}}, "more than 10^15 bytes"},
+        {{.world_size = 2, .network = {.bus = {.latency_ns = UINT64_MAX}}}, "is not a network"},
+        {{.world_size = 2, .launch_ns = UINT64_MAX}, "a launch of more than"},
         {{.world_size = 2, .algorithm = CD_ALGORITHM_any_order, .transport = CD_SIM_MODEL}, "no static graph"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -106,7 +106,7 @@ static void run(store *s, cd_sim_config config, cddp_rank_fn program, cddp_rank_
     static const cd_wire_server_ops ops = {feed, take, reset};
     cddp_error err = CDDP_ERROR_INIT;
     config.world_size = RANKS;
-    config.network.inter = (cd_link){"", 50000, 1000000000, 0};
+    config.network.inter = (cd_link){.latency_ns = 50000, .bytes_per_second = 1000000000};
     assert_ok(cd_sim_create(&config, &s->sim, &err), &err);
     assert_ok(cd_kv_init(&s->kv, NULL, 64, "s", &err), &err);
     for (int i = 0; i < RANKS; i++) assert_ok(cd_kv_client_init(&s->clients[i], NULL, &err), &err);
