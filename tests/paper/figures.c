@@ -205,6 +205,50 @@ static void draw_ring(const char *folder)
     write_chart(&c, folder, "ring_of_100_mib");
 }
 
+static void draw_hosts(const char *folder)
+{
+    chart c = {.title = "186 MiB on servers of eight PCIe GPUs: summed by hosts, or in a ring",
+               .x_label = "GPUs",
+               .y_label = "GB/s of gradients",
+               .x_is_logarithmic = true,
+               .y_low = 0,
+               .y_high = 14,
+               .series = {{"simulated, hfreduce", true, 0, 0, {0}, {0}},
+                          {"published, 16 and 1,440 GPUs", false, 0, 0, {0}, {0}},
+                          {"simulated, ring", true, 1, 0, {0}, {0}},
+                          {"published, NCCL", false, 1, 0, {0}, {0}}}};
+    const double gb = 186 * 1048576 / 1e6; /* per ms */
+    for (unsigned ranks = 16; ranks <= 256; ranks *= 2) {
+        chart_add(&c, 0, ranks, gb / study_pcie_ms("hfreduce", ranks, 48758784));
+        chart_add(&c, 2, ranks, gb / study_pcie_ms("ring", ranks, 48758784));
+    }
+    for (int i = 0; i < 2; i++) {
+        chart_add(&c, 1, published_host_ranks[i], published_host_gb_per_s[0][i]);
+        chart_add(&c, 3, published_host_ranks[i], published_host_gb_per_s[1][i]);
+    }
+    write_chart(&c, folder, "sums_on_hosts");
+}
+
+static void draw_turns(const char *folder)
+{
+    chart c = {.title = "16 GPUs: several groups in turn",
+               .x_label = "groups",
+               .y_label = "iteration, one group = 1",
+               .y_low = 0.6,
+               .y_high = 1.05};
+    for (int b = 0; b < 2; b++)
+        for (int m = 0; m < 2; m++) {
+            double one = study_turns_ms((study_backend)b, (study_model)m, 1);
+            chart_series *s = &c.series[2 * b + m];
+            s->label = cluster_labels[2 * b + m];
+            s->is_ours = true;
+            s->colour = 2 * b + m;
+            for (unsigned groups = 1; groups <= 5; groups += 2)
+                chart_add(&c, 2 * b + m, groups, study_turns_ms((study_backend)b, (study_model)m, groups) / one);
+        }
+    write_chart(&c, folder, "groups_in_turn");
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) return fprintf(stderr, "usage: paper_figures FOLDER\n"), 2;
@@ -218,5 +262,7 @@ int main(int argc, char **argv)
     draw_buckets(folder, 32, "32 GPUs: the size of buckets", "buckets_32");
     draw_scaling(folder);
     draw_ring(folder);
+    draw_hosts(folder);
+    draw_turns(folder);
     return 0;
 }

@@ -32,6 +32,17 @@ TEST(paper, the_best_bucket_lies_between_the_extremes)
         }
 }
 
+/* [R]: with NCCL, ResNet is best off with 10 to 25 MB. */
+TEST(paper, resnet_over_nccl_prefers_buckets_of_ten_megabytes_to_small_and_large_ones)
+{
+    for (unsigned ranks = 16; ranks <= 32; ranks *= 2) {
+        double ten = cluster(STUDY_NCCL, STUDY_RESNET, ranks, 10);
+        cd_test_row("%u ranks", ranks);
+        assert_true(ten < cluster(STUDY_NCCL, STUDY_RESNET, ranks, 1));
+        assert_true(ten < cluster(STUDY_NCCL, STUDY_RESNET, ranks, 50));
+    }
+}
+
 /* [R]: Gloo grows faster than NCCL, and with Gloo BERT faster than ResNet; skipping helps Gloo more. */
 TEST(paper, iterations_grow_with_ranks_as_remembered)
 {
@@ -81,4 +92,5 @@ TEST(paper, powersgd_sends_exactly_what_the_formula_says)
 }
 
 TEST_MAIN(ROW(paper, the_best_bucket_lies_between_the_extremes), ROW(paper, iterations_grow_with_ranks_as_remembered),
+          ROW(paper, resnet_over_nccl_prefers_buckets_of_ten_megabytes_to_small_and_large_ones),
           ROW(paper, powersgd_sends_exactly_what_the_formula_says))

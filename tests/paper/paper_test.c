@@ -67,7 +67,8 @@ TEST(paper, small_buckets_cost_more_the_more_gpus_there_are)
             unsigned ranks = published_worlds[i];
             cd_test_row("model %d on %u", model, ranks);
             double penalty = study_gpus_ms(model, ranks, 1) / study_gpus_ms(model, ranks, 25) - 1;
-            assert_true(i == 0 ? penalty >= 0 : penalty > before);
+            assert_true(penalty > before);
+            if (model == 0) assert_true(penalty < published_small_buckets_percent[i] / 100);
             before = penalty;
         }
     }
@@ -81,8 +82,7 @@ TEST(paper, overlap_saves_what_was_published)
     assert_between(nccl, 35, 38);
     assert_between(gloo, 21, 27);
     assert_between(gloo_bert, 21, 27);
-    /* 0.2 percentage points short of the interval: docs/paper.md says why. */
-    assert_between(nccl_bert, published_gain_percent[0][1] - 1, 38);
+    assert_between(nccl_bert, 35, 38);
     assert_true(nccl > nccl_bert && gloo > gloo_bert && nccl_bert > gloo);
 }
 
@@ -94,13 +94,32 @@ TEST(paper, a_ring_takes_as_long_as_in_simgrid)
     }
 }
 
-/* [R] for large messages; ours is not cut into pieces that follow each other, and wins for small ones only. */
-TEST(paper, reducing_inside_the_node_first_wins_for_small_messages)
+/* 1.3 times where the published ranges are nearest, 3.9 times at their lower ends. */
+TEST(paper, summing_on_hosts_beats_a_ring_of_pcie_gpus)
 {
     for (unsigned ranks = 16; ranks <= 64; ranks *= 2) {
         cd_test_row("%u ranks", ranks);
-        assert_true(study_pcie_ms("two_level", ranks, 1024) < study_pcie_ms("ring", ranks, 1024));
+        assert_true(study_pcie_ms("hfreduce", ranks, 1024) < study_pcie_ms("ring", ranks, 1024));
+        double gain = study_pcie_ms("ring", ranks, 48758784) / study_pcie_ms("hfreduce", ranks, 48758784);
+        assert_between(gain, published_host_gb_per_s[0][1] / published_host_gb_per_s[1][0],
+                       published_host_gb_per_s[0][1] / published_host_gb_per_s[1][1]);
     }
+}
+
+/* [R]: with Gloo three groups help; with NCCL they help BERT, and ResNet less. */
+TEST(paper, several_groups_in_turn_gain_where_one_connection_is_the_limit)
+{
+    double gain[2][2];
+    for (int backend = 0; backend < 2; backend++)
+        for (int model = 0; model < 2; model++) {
+            double one = study_turns_ms((study_backend)backend, (study_model)model, 1);
+            gain[backend][model] = 1 - study_turns_ms((study_backend)backend, (study_model)model, 3) / one;
+            cd_test_row("backend %d, model %d", backend, model);
+            assert_true(study_turns_ms((study_backend)backend, (study_model)model, 5) < one);
+        }
+    assert_true(gain[STUDY_GLOO][STUDY_RESNET] > 0 && gain[STUDY_NCCL][STUDY_BERT] > 0);
+    assert_true(gain[STUDY_NCCL][STUDY_RESNET] < gain[STUDY_NCCL][STUDY_BERT]);
+    assert_true(gain[STUDY_NCCL][STUDY_RESNET] < gain[STUDY_GLOO][STUDY_RESNET]);
 }
 
 TEST_MAIN(ROW(paper, the_overlap_of_two_ranks_is_within_ten_percent),
@@ -109,4 +128,5 @@ TEST_MAIN(ROW(paper, the_overlap_of_two_ranks_is_within_ten_percent),
           ROW(paper, sixteen_gpus_take_seven_to_ten_percent_more_than_one_without_ddp),
           ROW(paper, small_buckets_cost_more_the_more_gpus_there_are), ROW(paper, overlap_saves_what_was_published),
           ROW(paper, a_ring_takes_as_long_as_in_simgrid),
-          ROW(paper, reducing_inside_the_node_first_wins_for_small_messages))
+          ROW(paper, summing_on_hosts_beats_a_ring_of_pcie_gpus),
+          ROW(paper, several_groups_in_turn_gain_where_one_connection_is_the_limit))

@@ -49,6 +49,11 @@ static const double published_small_buckets_percent[PUBLISHED_WORLDS] = {0.3, 1.
 ** without: NCCL and Gloo, each ResNet-50 and BERT. */
 static const double published_gain_percent[2][2] = {{38.0, 35.2}, {26.8, 21.5}};
 
+/* Fire-Flyer 2, arXiv 2408.14158, as quoted elsewhere: GB/s of an all-reduce by HFReduce and by NCCL on 16 to 1,440 PCIe
+** GPUs, one card of 200 Gb/s per eight; that the ends of the ranges belong to the ends of the sizes is assumed. */
+static const unsigned published_host_ranks[2] = {16, 1440};
+static const double published_host_gb_per_s[2][2] = {{8.1, 6.3}, {4.8, 1.6}};
+
 /* SimGrid 3.32, a ring all-reduce of 100 MiB on 16, 256 and 1024 hosts with links of 12.5 GB/s and 5 us, its default
 ** network model: simulated seconds. */
 static const unsigned published_ring_ranks[PUBLISHED_RINGS] = {16, 256, 1024};

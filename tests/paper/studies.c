@@ -110,18 +110,22 @@ double study_gpus_ms(int model, unsigned ranks, double cap_mb)
     return paper_run("nvlink_and_infiniband", s.list).iteration_ms;
 }
 
+static void add_bert(sets *s)
+{
+    add(s, "model.name=bert");
+    add(s, "model.options=layers=24,width=1024");
+    add(s, "train.forward_us=366000");
+    add(s, "train.backward_us=854000");
+}
+
 double study_cluster_ms(const study_cluster *cluster)
 {
     sets s = {.count = 0};
     add(&s, "world.size=%u", cluster->ranks);
     add(&s, "train.micro_steps=%u", cluster->micro_steps);
     add(&s, "network.gb_per_s=%s", cluster->backend == STUDY_NCCL ? "2.75" : "1.5");
-    if (cluster->model == STUDY_BERT) {
-        add(&s, "model.name=bert");
-        add(&s, "model.options=layers=24,width=1024");
-        add(&s, "train.forward_us=388500");
-        add(&s, "train.backward_us=861500");
-    }
+    if (cluster->backend == STUDY_GLOO) add(&s, "network.launch_us=48");
+    if (cluster->model == STUDY_BERT) add_bert(&s);
     if (cluster->cap_mb == 0)
         add(&s, "ddp.bucket_cap_mb=0.000001");
     else if (cluster->cap_mb >= 1e5)
@@ -150,14 +154,20 @@ double study_pcie_ms(const char *algorithm, unsigned ranks, unsigned numel)
 {
     sets s = {.count = 0};
     add(&s, "world.size=%u", ranks);
-    add(&s, "network.algorithm=%s", algorithm);
-    add(&s, "network.ranks_per_node=8");
-    add(&s, "network.intra_link=pcie3_x16");
-    add(&s, "network.link=infiniband_hdr");
-    add(&s, "network.gb_per_s=0");
-    add(&s, "network.latency_us=0");
     add(&s, "model.options=count=1,numel=%u", numel);
-    return paper_run("ring_of_100_mib", s.list).iteration_ms;
+    add(&s, "network.algorithm=%s", algorithm);
+    if (strcmp(algorithm, "hfreduce") != 0) add(&s, "network.host_gb_per_s=0");
+    return paper_run("reduce_on_hosts", s.list).iteration_ms;
+}
+
+double study_turns_ms(study_backend backend, study_model model, unsigned groups)
+{
+    sets s = {.count = 0};
+    add(&s, "world.backend=rr:%u:sim", groups);
+    add(&s, "network.connection_gb_per_s=%s", backend == STUDY_NCCL ? "2.75" : "1.5");
+    add_caps(&s, 25);
+    if (model == STUDY_BERT) add_bert(&s);
+    return paper_run("groups_in_turn", s.list).iteration_ms;
 }
 
 static const char resnet18[] =

@@ -32,8 +32,11 @@ double study_gain_percent(study_backend backend, study_model model);
 /* ring_of_100_mib: seconds. */
 double study_ring_s(unsigned ranks);
 
-/* The same on eight PCIe GPUs per server: an all-reduce of so many numbers, in ms. */
+/* reduce_on_hosts: ms of an all-reduce of so many numbers. */
 double study_pcie_ms(const char *algorithm, unsigned ranks, unsigned numel);
+
+/* groups_in_turn: ms of an iteration. */
+double study_turns_ms(study_backend backend, study_model model, unsigned groups);
 
 /* powersgd_bytes: bytes that a rank gives to collectives per iteration; rank 0: without a hook. */
 typedef enum study_net { STUDY_RESNET18, STUDY_LSTM } study_net;
