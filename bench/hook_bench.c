@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What comm hooks compute, beside what the memory does: casts against a copy of the same bytes, the reproducible hook's
-** kernels against a plain addition. Every pair is measured in the same rounds; quote the ratios.
+** kernels against a plain addition. Every pair is measured in the same rounds, by the processor's clock; quote the ratios.
 **
-**     hook_bench [--rounds N] [--mib N | --kib N]     arrays of so many MiB or KiB of f32
+**     hook_bench [--limits] [--rounds N] [--mib N | --kib N]     arrays of so many MiB or KiB of f32
+**
+** With --limits a ratio above its limit ends with 1.
+**
+** What an exact accumulation can cost: it reads 4 bytes of f32 and reads and writes 8 of f64, a plain addition reads 8 and writes 4.
+** Where bandwidth decides that is 20/12 = 1.67. Between, where the 8 bytes per element of one still fit a cache and the 12 of the other
+** do not, the ratio is that of two levels of memory and says nothing of the kernel.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "core/base/alloc.h"
-#include "core/base/os.h"
 #include "core/base/prng.h"
 #include "core/hooks/bins.h"
 #include "core/tensor/dtype.h"
@@ -14,8 +19,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define ROUNDS_MAX 101
+#define LEAST_NS 200e3 /* of one measurement: reading the clock takes less than a hundredth of it */
 
 typedef struct arrays {
     size_t numel;
@@ -56,24 +63,53 @@ static void bins_decode(arrays *a)
 typedef struct phase {
     const char *name;
     void (*run)(arrays *);
-    int against; /* the phase whose time divides this one's; -1: none */
-    double times[ROUNDS_MAX];
+    int against;  /* the phase whose time divides this one's; -1: none */
+    double limit; /* of the ratio; 0: none */
+    int repeats;
+    double times[ROUNDS_MAX]; /* nanoseconds of one run */
 } phase;
 
+/* A cast is to reach half of the bandwidth of a copy, an exact accumulation to cost at most two plain additions. */
 static phase phases[] = {
-    {"copy", copy, -1, {0}},
-    {"copy of 3/4 of the bytes", copy_three_quarters, -1, {0}},
-    {"f32 to f16", to_f16, 1, {0}},
-    {"f16 to f32", from_f16, 1, {0}},
-    {"f32 to bf16", to_bf16, 1, {0}},
-    {"bf16 to f32", from_bf16, 1, {0}},
-    {"plain addition", plain_add, -1, {0}},
-    {"bins: accumulate", bins_add, 6, {0}},
-    {"bins: find the span", bins_span, 6, {0}},
-    {"bins: encode", bins_encode, 6, {0}},
-    {"bins: decode", bins_decode, 6, {0}},
+    {"copy", copy, -1, 0, 1, {0}},
+    {"copy of 3/4 of the bytes", copy_three_quarters, -1, 0, 1, {0}},
+    {"f32 to f16", to_f16, 1, 2, 1, {0}},
+    {"f16 to f32", from_f16, 1, 2, 1, {0}},
+    {"f32 to bf16", to_bf16, 1, 2, 1, {0}},
+    {"bf16 to f32", from_bf16, 1, 2, 1, {0}},
+    {"plain addition", plain_add, -1, 0, 1, {0}},
+    {"bins: accumulate", bins_add, 6, 2, 1, {0}},
+    {"bins: find the span", bins_span, 6, 0, 1, {0}},
+    {"bins: encode", bins_encode, 6, 0, 1, {0}},
+    {"bins: decode", bins_decode, 6, 0, 1, {0}},
 };
 #define PHASES (sizeof phases / sizeof phases[0])
+
+static double processor_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static double run(const phase *p, arrays *a)
+{
+    double from = processor_ns();
+    for (int i = 0; i < p->repeats; i++) p->run(a);
+    return (processor_ns() - from) / p->repeats;
+}
+
+/* Every phase runs until its own arrays are in the caches, or it is itself to blame, and often enough for the clock. */
+static void measure(arrays *a, int rounds)
+{
+    for (size_t i = 0; i < PHASES; i++)
+        while (run(&phases[i], a) * phases[i].repeats < LEAST_NS) phases[i].repeats *= 2;
+    for (int r = 0; r < rounds; r++)
+        for (size_t i = 0; i < PHASES; i++) {
+            for (int w = 0; w < 8; w++) (void)run(&phases[i], a);
+            phases[i].times[r] = run(&phases[i], a);
+        }
+}
 
 /* Whatever else the machine does only ever adds time: the best round is the one that was disturbed least. */
 static double best(const phase *p, int count)
@@ -93,53 +129,65 @@ static void fill(arrays *a)
     }
 }
 
+/* The number of ratios above their limits. */
+static int print(int rounds)
+{
+    int above = 0;
+    for (size_t i = 0; i < PHASES; i++) {
+        const phase *p = &phases[i];
+        double time = best(p, rounds), ratio = p->against >= 0 ? time / best(&phases[p->against], rounds) : 0;
+        printf("  %-26s %9.3f us", p->name, time * 1e-3);
+        if (p->against >= 0) printf("   %.2f times %s", ratio, phases[p->against].name);
+        if (p->limit > 0) printf("; the limit is %.0f", p->limit);
+        if (p->limit > 0 && ratio > p->limit) printf(": too slow"), above++;
+        printf("\n");
+    }
+    return above;
+}
+
+static bool create(arrays *a, size_t numel)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    a->numel = numel;
+    a->x = malloc(numel * sizeof *a->x);
+    a->y = malloc(numel * sizeof *a->y);
+    a->half = malloc(numel * sizeof *a->half);
+    if (a->x == NULL || a->y == NULL || a->half == NULL || cd_bins_init(&a->bins, NULL, CDDP_F32, (int64_t)numel, &err) != CDDP_OK)
+        return false;
+    fill(a);
+    to_f16(a);
+    bins_span(a);
+    a->rows = calloc(numel * (size_t)cd_bins_rows(&a->span), sizeof *a->rows);
+    return a->rows != NULL;
+}
+
 int main(int argc, char **argv)
 {
     int rounds = 21;
     size_t kib = 100 << 10; /* beyond the caches */
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--rounds") == 0) rounds = atoi(argv[i + 1]);
-        if (strcmp(argv[i], "--mib") == 0) kib = (size_t)atoi(argv[i + 1]) << 10;
-        if (strcmp(argv[i], "--kib") == 0) kib = (size_t)atoi(argv[i + 1]);
+    bool limits = false;
+    for (int i = 1; i < argc; i++) {
+        bool has_value = i + 1 < argc;
+        if (strcmp(argv[i], "--limits") == 0) limits = true;
+        else if (has_value && strcmp(argv[i], "--rounds") == 0) rounds = atoi(argv[++i]);
+        else if (has_value && strcmp(argv[i], "--mib") == 0) kib = (size_t)atoi(argv[++i]) << 10;
+        else if (has_value && strcmp(argv[i], "--kib") == 0) kib = (size_t)atoi(argv[++i]);
+        else rounds = 0;
     }
     if (rounds < 1 || rounds > ROUNDS_MAX || kib < 1 || kib > 1024 << 10) {
-        fprintf(stderr, "hook_bench: rounds are 1 to %d, arrays 1 KiB to 1024 MiB\n", ROUNDS_MAX);
+        fprintf(stderr, "hook_bench [--limits] [--rounds 1 to %d] [--mib N | --kib N], arrays of 1 KiB to 1024 MiB\n", ROUNDS_MAX);
         return 2;
     }
-    arrays a = {.numel = kib << 8};
-    cddp_error err = CDDP_ERROR_INIT;
-    a.x = malloc(a.numel * sizeof *a.x);
-    a.y = malloc(a.numel * sizeof *a.y);
-    a.half = malloc(a.numel * sizeof *a.half);
-    if (a.x == NULL || a.y == NULL || a.half == NULL ||
-        cd_bins_init(&a.bins, NULL, CDDP_F32, (int64_t)a.numel, &err) != CDDP_OK)
-        return 2;
-    fill(&a);
-    bins_span(&a);
-    int64_t rows = cd_bins_rows(&a.span);
-    a.rows = calloc(a.numel * (size_t)rows, sizeof *a.rows);
-    if (a.rows == NULL) return 2;
-    to_f16(&a);
-    for (int r = -1; r < rounds; r++)
-        for (size_t i = 0; i < PHASES; i++) {
-            phases[i].run(&a); /* so that every measured run finds its own arrays in the caches, or itself to blame */
-            uint64_t from = cd_os_now_ns();
-            phases[i].run(&a);
-            if (r >= 0) phases[i].times[r] = (double)(cd_os_now_ns() - from);
-        }
-    printf("%zu KiB of f32, %d rounds; the bins in use are %lld, %s\n", kib, rounds, (long long)rows,
+    arrays a = {.numel = 0};
+    if (!create(&a, kib << 8)) return 2;
+    measure(&a, rounds);
+    printf("%zu KiB of f32, %d rounds; the bins in use are %lld, %s\n", kib, rounds, (long long)cd_bins_rows(&a.span),
            a.bins.spilled ? "some sums needed more than an f64" : "every sum fitted an f64");
-    for (size_t i = 0; i < PHASES; i++) {
-        printf("  %-26s %9.3f ms", phases[i].name, best(&phases[i], rounds) * 1e-6);
-        if (phases[i].against >= 0)
-            printf("   %.2f times %s", best(&phases[i], rounds) / best(&phases[phases[i].against], rounds),
-                   phases[phases[i].against].name);
-        printf("\n");
-    }
+    int above = print(rounds);
     cd_bins_fini(&a.bins);
     free(a.x);
     free(a.y);
     free(a.half);
     free(a.rows);
-    return 0;
+    return limits && above > 0 ? 1 : 0;
 }

@@ -10,8 +10,7 @@
 **
 ** Locally a double is a window of 53 bits that almost always suffices: an addition of a 24-bit number is exact unless
 ** sum and addend lie more than 29 binades apart. Where it is not, the sum moves on and Knuth's error term goes into
-*bins
-** of its own, so the pair is exact again. f64 has no such window: it always goes into bins. Whether additions were exact the
+** bins of its own, so the pair is exact again. f64 has no such window: it always goes into bins. Whether additions were exact the
 ** portable kernel finds by undoing them; where the processor's own flag can be read, one look at it serves a whole block.
 **
 ** Note [One rounding]
@@ -73,6 +72,8 @@ static size_t bin_count(cddp_dtype dtype)
 
 /* ---- blocks ---- */
 
+static size_t block_of(size_t count) { return count < BLOCK ? count : BLOCK; }
+
 #if defined(__GNUC__) && defined(__x86_64__)
 #define VECTOR_KERNELS 1
 #define TARGET(isa) __attribute__((target(isa)))
@@ -80,22 +81,27 @@ static size_t bin_count(cddp_dtype dtype)
 #define VECTOR_KERNELS 0
 #endif
 
-/* Sums move on; false when some addition was not exact, and then nothing was changed. With s = fl(a + b) the
-*subtraction
-** of the larger operand from s is exact (Dekker) and gives the other one exactly when a + b was; NaN equals nothing. */
-#define ADD_BLOCK(name, attributes)                                                                                    \
-    attributes static bool name(double *restrict high, const float *restrict x, size_t count)                          \
+/* Sums move on, as many from the front as are known to be exact; of the others nothing was changed. With s = fl(a + b) the
+** subtraction of the larger operand from s is exact (Dekker) and gives the other one exactly when a + b was; NaN equals
+** nothing. */
+#define ADD_BLOCKS(name, attributes)                                                                                   \
+    attributes static size_t name(double *restrict high, const float *restrict x, size_t count)                        \
     {                                                                                                                  \
         double before[BLOCK];                                                                                          \
-        int64_t wrong = 0;                                                                                             \
-        for (size_t i = 0; i < count; i++) {                                                                           \
-            double a = high[i], b = (double)x[i], s = a + b;                                                           \
-            wrong |= -(int64_t)(s - a != b) | -(int64_t)(s - b != a);                                                  \
-            before[i] = a;                                                                                             \
-            high[i] = s;                                                                                               \
+        for (size_t first = 0; first < count; first += BLOCK) {                                                        \
+            const size_t end = first + block_of(count - first);                                                        \
+            int64_t wrong = 0;                                                                                         \
+            for (size_t i = first; i < end; i++) {                                                                     \
+                double a = high[i], b = (double)x[i], s = a + b;                                                       \
+                wrong |= -(int64_t)(s - a != b) | -(int64_t)(s - b != a);                                              \
+                before[i - first] = a;                                                                                 \
+                high[i] = s;                                                                                           \
+            }                                                                                                          \
+            if (wrong == 0) continue;                                                                                  \
+            memcpy(high + first, before, (end - first) * sizeof *before);                                              \
+            return first;                                                                                              \
         }                                                                                                              \
-        if (wrong != 0) memcpy(high, before, count * sizeof *before);                                                  \
-        return wrong == 0;                                                                                             \
+        return count;                                                                                                  \
     }
 
 /* Bits of magnitudes: the largest, and one less than the least that is not zero (zero itself wraps to the top). */
@@ -181,7 +187,7 @@ static size_t bin_count(cddp_dtype dtype)
     }
 
 #define KERNELS(suffix, attributes)                                                                                    \
-    ADD_BLOCK(add_##suffix, attributes)                                                                                \
+    ADD_BLOCKS(add_##suffix, attributes)                                                                               \
     SCAN_BLOCK(scan_##suffix, attributes)                                                                              \
     ENDS_BLOCK(ends_##suffix, attributes)                                                                              \
     FITS_BLOCK(fits_##suffix, attributes)                                                                              \
@@ -192,7 +198,7 @@ static size_t bin_count(cddp_dtype dtype)
 typedef struct kernels {
     uint32_t (*watch_begin)(void); /* around additions: takes the processor's flags, and gives them back */
     void (*watch_end)(uint32_t flags);
-    bool (*add)(double *high, const float *x, size_t count);
+    size_t (*add)(double *high, const float *x, size_t count);
     void (*scan)(const uint32_t *x, size_t count, uint32_t *least, uint32_t *largest);
     void (*ends)(const double *x, size_t count, double *least, double *largest);
     bool (*fits)(const double *x, size_t count, double weight);
@@ -217,20 +223,28 @@ KERNELS(avx2, TARGET("avx2"))
 
 /* Note [One flag for a block]: an exact addition raises nothing and an inexact one always raises INEXACT, which stays until somebody
 ** clears it. Cleared before a block and still clear after it means that every addition was exact. Infinities and NaN raise nothing
-** either, so they are looked for. The barriers keep additions on their side: what is stored before one has been computed. */
+** either, so they are looked for. The barriers keep additions on their side: what is stored before one has been computed.
+**
+** What has to be undone costs: a plain addition of f32 stores 4 bytes per element, this one 8, and as many again where the old sums are
+** set aside. Registers of AVX-512 hold the sums of a whole group until the flag is known, so that nothing is set aside. */
 #define INEXACT ((uint32_t)_MM_EXCEPT_INEXACT)
 #define FENCE() __asm__ volatile("" : : : "memory")
 
 static uint32_t watch_begin_avx2(void)
 {
     const uint32_t flags = _mm_getcsr();
-    _mm_setcsr(flags & ~INEXACT);
+    if ((flags & INEXACT) != 0) _mm_setcsr(flags & ~INEXACT);
     return flags;
 }
 
-static void watch_end_avx2(uint32_t flags) { _mm_setcsr(_mm_getcsr() | (flags & INEXACT)); }
+/* An addition that rounds raises the flag again, without the wait that writing flags costs. */
+static void watch_end_avx2(uint32_t flags)
+{
+    volatile double one = 1.0;
+    if ((flags & INEXACT) != 0) one = one + 0x1p-60;
+}
 
-TARGET("avx2") static bool add_avx2(double *restrict high, const float *restrict x, size_t count)
+TARGET("avx2") static bool add_block_avx2(double *restrict high, const float *restrict x, size_t count)
 {
     const __m256i sign = _mm256_set1_epi32(0x7fffffff), largest = _mm256_set1_epi32(0x7f7fffff);
     const size_t whole = count - count % 8;
@@ -249,26 +263,72 @@ TARGET("avx2") static bool add_avx2(double *restrict high, const float *restrict
     FENCE();
     const uint32_t flags = _mm_getcsr();
     const bool exact = (flags & INEXACT) == 0 && _mm256_testz_si256(special, special) != 0;
-    if (exact && add_avx2_undoing(high + whole, x + whole, count - whole)) return true;
+    if (exact && add_avx2_undoing(high + whole, x + whole, count - whole) == count - whole) return true;
     memcpy(high, before, whole * sizeof *before);
     FENCE();
     _mm_setcsr(_mm_getcsr() & ~INEXACT);
     return false;
 }
 
+static size_t add_avx2(double *high, const float *x, size_t count)
+{
+    for (size_t first = 0; first < count; first += BLOCK)
+        if (!add_block_avx2(high + first, x + first, block_of(count - first))) return first;
+    return count;
+}
+
 static const kernels avx2_kernels = TABLE(avx2);
+
+#define GROUP 128 /* doubles in 16 registers of AVX-512, half of all */
+/* Eight registers that have been computed before whatever comes next. */
+#define SETTLE(r)                                                                                                                   \
+    __asm__ volatile("" : "+v"((r)[0]), "+v"((r)[1]), "+v"((r)[2]), "+v"((r)[3]), "+v"((r)[4]), "+v"((r)[5]), "+v"((r)[6]), "+v"((r)[7]))
+
+TARGET("avx512f") static size_t add_avx512(double *restrict high, const float *restrict x, size_t count)
+{
+    const __m512i sign = _mm512_set1_epi32(0x7fffffff), most = _mm512_set1_epi32(0x7f7fffff);
+    const size_t whole = count - count % GROUP;
+    for (size_t i = 0; i < whole; i += GROUP) {
+        __m512d low[8], up[8];
+        __m512i largest = _mm512_setzero_si512();
+        for (size_t k = 0; k < 8; k++) {
+            const size_t at = i + k * 16;
+            largest = _mm512_max_epi32(largest, _mm512_and_si512(_mm512_loadu_si512(x + at), sign));
+            low[k] = _mm512_add_pd(_mm512_loadu_pd(high + at), _mm512_cvtps_pd(_mm256_loadu_ps(x + at)));
+            up[k] = _mm512_add_pd(_mm512_loadu_pd(high + at + 8), _mm512_cvtps_pd(_mm256_loadu_ps(x + at + 8)));
+        }
+        SETTLE(low);
+        SETTLE(up);
+        if ((_mm_getcsr() & INEXACT) != 0 || _mm512_cmpgt_epi32_mask(largest, most) != 0) {
+            _mm_setcsr(_mm_getcsr() & ~INEXACT);
+            return i;
+        }
+        for (size_t k = 0; k < 8; k++) {
+            _mm512_storeu_pd(high + i + k * 16, low[k]);
+            _mm512_storeu_pd(high + i + k * 16 + 8, up[k]);
+        }
+    }
+    return whole == count ? count : whole + add_avx2(high + whole, x + whole, count - whole);
+}
+
+static const kernels avx512_kernels = {watch_begin_avx2, watch_end_avx2, add_avx512, scan_avx2,  ends_avx2,
+                                       fits_avx2,        cut_avx2,       join_avx2,  round_avx2};
 #endif
 
 static const kernels *get_kernels_of(cd_isa isa)
 {
 #if VECTOR_KERNELS
-    if (isa != CD_ISA_PORTABLE) return &avx2_kernels; /* wider ones bring nothing: memory and casts are the limit */
+    if (isa == CD_ISA_AVX512) return &avx512_kernels;
+    if (isa == CD_ISA_AVX2) return &avx2_kernels;
 #endif
     (void)isa;
     return &plain_kernels;
 }
 
 static const kernels *get_kernels(void) { return get_kernels_of(cd_isa_best()); }
+
+/* Adding wants registers, not wide arithmetic: where there is AVX-512 it is the fastest, also where products are not. */
+static cd_isa best_of_adding(void) { return cd_isa_is_available(CD_ISA_AVX512) ? CD_ISA_AVX512 : cd_isa_best(); }
 
 /* Elements first … first + count - 1 as f32; scratch where they are not. */
 static const float *widen(cddp_dtype dtype, const void *values, int64_t first, size_t count, float *scratch)
@@ -281,7 +341,7 @@ static const float *widen(cddp_dtype dtype, const void *values, int64_t first, s
     return scratch;
 }
 
-static size_t block_at(int64_t first, int64_t numel) { return (size_t)(numel - first < BLOCK ? numel - first : BLOCK); }
+static size_t block_at(int64_t first, int64_t numel) { return block_of((size_t)(numel - first)); }
 
 /* ---- one element, in integers ---- */
 
@@ -467,7 +527,7 @@ static double *line_of(double *sums) { return sums != NULL ? sums + (LINE - (uin
 cddp_status cd_bins_init(cd_bins *bins, const cddp_allocator *allocator, cddp_dtype dtype, int64_t numel,
                          cddp_error *err)
 {
-    cd_bins b = {.allocator = allocator, .dtype = dtype, .isa = cd_isa_best(), .numel = numel};
+    cd_bins b = {.allocator = allocator, .dtype = dtype, .isa = best_of_adding(), .numel = numel};
     b.sums = cd_allocate_array(allocator, (size_t)numel + LINE, sizeof *b.sums);
     b.scratch = cd_allocate_array(allocator, BLOCK, sizeof *b.scratch);
     b.high = line_of(b.sums);
@@ -539,12 +599,14 @@ cddp_status cd_bins_add(cd_bins *bins, const void *values, cddp_error *err)
     }
     cddp_status status = CDDP_OK;
     const uint32_t flags = k->watch_begin();
-    for (int64_t first = 0; first < bins->numel; first += BLOCK) {
-        size_t count = block_at(first, bins->numel);
+    for (int64_t first = 0; first < bins->numel;) {
+        const size_t count = bins->dtype == CDDP_F32 ? (size_t)(bins->numel - first) : block_at(first, bins->numel);
         const float *x = widen(bins->dtype, values, first, count, (float *)(void *)bins->scratch);
-        if (k->add(bins->high + first, x, count)) continue;
-        CD_TRY_OUT(make_spill(bins, err));
-        for (size_t i = 0; i < count; i++) add_slowly(bins, first + (int64_t)i, (double)x[i]);
+        const size_t done = k->add(bins->high + first, x, count), slow = block_of(count - done);
+        first += (int64_t)done;
+        if (slow > 0) CD_TRY_OUT(make_spill(bins, err));
+        for (size_t i = 0; i < slow; i++) add_slowly(bins, first + (int64_t)i, (double)x[done + i]);
+        first += (int64_t)slow;
     }
 out:
     k->watch_end(flags);
