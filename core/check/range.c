@@ -5,7 +5,7 @@
 **     R1  a final gradient is not finite although every local one was, and an optimizer stepped on it: the reduction
 **         overflowed and nobody noticed (a loss scaler that skips the step has noticed)
 **     R2  a local gradient was not finite, and an optimizer stepped all the same: the rank that brought it is named
-** Exercised     something was not finite, or a reduction on a 16-bit wire kept everything finite.
+** Exercised     something was not finite, or a reduction on a 16-bit wire, gathered and added up by a hook or not, kept everything finite.
 ** Blame         R1: the bucket, no rank. R2: the first rank, in order of micro-step and rank, with such a gradient.
 ** Limits        a gradient that was kept from an earlier step counts as local only in the step that made it.
 */
@@ -103,7 +103,8 @@ static void event(void *self, const cddp_event *e)
         take_final(s, e);
     else if (e->kind == CDDP_EV_collective_post) {
         const cddp_event_collective_post *c = &e->as.collective_post;
-        if (c->bucket >= 0 && c->op == CDDP_OP_ALLREDUCE && (c->dtype == CDDP_F16 || c->dtype == CDDP_BF16))
+        bool reduces = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_ALLGATHER; /* what a hook gathers it adds up itself */
+        if (c->bucket >= 0 && reduces && (c->dtype == CDDP_F16 || c->dtype == CDDP_BF16))
             s->half_reductions++;
     } else if (e->kind == CDDP_EV_optimizer_step && !e->as.optimizer_step.skipped) {
         step_facts *t = cd_table_add(&s->steps, CD_KEY(e->step));

@@ -3,11 +3,12 @@
 **
 **   run      corrected = gradient + owed; the k elements of largest magnitude are chosen; the rest is owed
 **            → all-gather of indices (i32), all-gather of values (the bucket's dtype)
-**   scatter  result = 0; result[index] += value, ranks 0, 1, 2, … in order; result ÷ W
+**   scatter  values ÷ W; result = 0; result[index] += value, ranks 0, 1, 2, … in order
 **
 ** What is chosen is a pure function of the values: larger magnitude first, NaN above everything, equal magnitudes by
 ** the smaller index. k is the same on every rank, so that shares are equal. The order of addition is written above, so
-** all ranks compute the same bits.
+** all ranks compute the same bits. The division comes before the sum, as in the all-reduce hooks (GRD-17): W gradients of half the
+** range of f16 have a mean, but no sum.
 **
 ** Laws, stated in the trace: per rank gradient + old debt = sent + new debt, element by element; what is sent is sent
 ** exactly, so that only the addition of the debt rounds. Summed over the ranks this is the telescoping of the mean.
@@ -245,9 +246,9 @@ static cddp_status scatter(void *self, cddp_grad_bucket *bucket, cddp_future *fu
     job *j = NULL;
     CD_TRY(find_job(t, bucket, &j, err));
     const cddp_tensor *flat = &bucket->buffer;
+    CD_TRY(flat->device->divide(&j->all_values.tensor, &j->all_values.tensor, t->world_size, NULL, err));
     CD_TRY(flat->device->fill(flat, 0.0, NULL, err));
     for (uint32_t r = 0; r < t->world_size; r++) CD_TRY(add_share(j, bucket, r, err));
-    CD_TRY(flat->device->divide(flat, flat, t->world_size, NULL, err));
     future->result = *flat;
     return CDDP_OK;
 }
