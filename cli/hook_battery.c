@@ -214,6 +214,18 @@ static void judge_rounded(battery *t, const cd_trial *trial)
     judge(t, CD_LAW_ROUNDED, NULL);
 }
 
+/* t->b is the plain all-reduce. */
+static void judge_promise(battery *t, const cd_trial *trial)
+{
+    if (t->a->promised == CDDP_PROMISE_NOTHING) return;
+    if (t->a->bytes <= t->a->promised)
+        judge(t, CD_LAW_BYTES, NULL);
+    else
+        judge(t, CD_LAW_BYTES, "%s, %u ranks: %llu bytes travelled; %llu were promised, where the plain all-reduce sends %llu",
+              cddp_dtype_name(trial->dtype), trial->ranks, (unsigned long long)t->a->bytes, (unsigned long long)t->a->promised,
+              (unsigned long long)t->b->bytes);
+}
+
 static cddp_status try_same_again(battery *t, const cd_trial *trial, cddp_error *err)
 {
     char at[200];
@@ -242,6 +254,7 @@ static cddp_status try_worlds(battery *t, cddp_error *err)
             CD_TRY(run_plain(t, &trial, err));
             judge_declared(t, &trial);
             judge_rounded(t, &trial);
+            judge_promise(t, &trial);
             if (!trial.empty_vector) CD_TRY(try_same_again(t, &trial, err));
         }
     return CDDP_OK;
@@ -326,15 +339,10 @@ static void measure_loss(battery *t, const cd_trial *trial)
     }
 }
 
-static void judge_bytes(battery *t, const cd_trial *trial)
+static void judge_declared_wire(battery *t, const cd_trial *trial)
 {
     uint32_t wire = t->subject->inner == NULL ? t->subject->hook->wire_dtype : 0;
     t->card->bytes_factor = t->a->bytes > 0 ? (double)t->b->bytes / (double)t->a->bytes : INFINITY;
-    if (t->subject->hook->promise != NULL) {
-        const char *format = "%llu bytes travelled; %llu were promised, where the plain all-reduce sends %llu";
-        judge(t, CD_LAW_BYTES, t->a->bytes <= t->a->promised ? NULL : format, (unsigned long long)t->a->bytes,
-              (unsigned long long)t->a->promised, (unsigned long long)t->b->bytes);
-    }
     for (uint32_t d = 0; d < CDDP_DTYPE_COUNT; d++) {
         if (wire != CDDP_DTYPE_BIT(d)) continue;
         uint64_t most = (uint64_t)trial->steps * (uint64_t)t->a->numel * cddp_dtype_bytes((cddp_dtype)d);
@@ -355,7 +363,8 @@ static cddp_status try_long_run(battery *t, cddp_error *err)
     judge_arrival(t, &trial);
     judge_phase(t, &trial);
     measure_loss(t, &trial);
-    judge_bytes(t, &trial);
+    judge_promise(t, &trial);
+    judge_declared_wire(t, &trial);
     double before = drift(&trial, t->a);
     trial.rebuild_at = 2;
     CD_TRY(cd_trial_run(&trial, t->a, err));

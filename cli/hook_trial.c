@@ -230,6 +230,13 @@ static cddp_status advance_all(run *r, uint32_t rank, uint32_t step, void *self,
     return CDDP_OK;
 }
 
+static void count_promise(run *r, const void *self, const cddp_grad_bucket *bucket)
+{
+    const cddp_hook *hook = r->trial->hook;
+    uint64_t promised = hook->promise != NULL ? hook->promise(self, bucket) : CDDP_PROMISE_NOTHING, *all = &r->result->promised;
+    *all = promised == CDDP_PROMISE_NOTHING || *all == CDDP_PROMISE_NOTHING ? CDDP_PROMISE_NOTHING : *all + promised;
+}
+
 static cddp_status one_step(run *r, cddp_rank *rank, cddp_group *group, void *self, uint32_t step, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -238,7 +245,7 @@ static cddp_status one_step(run *r, cddp_rank *rank, cddp_group *group, void *se
         CD_TRY_OUT(r->trial->hook->rebuilt(self, CD_TRIAL_BUCKETS, err));
     for (uint32_t b = 0; b < CD_TRIAL_BUCKETS; b++) {
         room *m = room_of(r, rank->rank, step, b);
-        if (r->trial->hook->promise != NULL && rank->rank == 0) r->result->promised += r->trial->hook->promise(self, &m->bucket);
+        if (rank->rank == 0) count_promise(r, self, &m->bucket);
         CD_TRY_OUT(r->trial->hook->run(self, &m->bucket, group, &m->future, err));
     }
     CD_TRY_OUT(advance_all(r, rank->rank, step, self, err));

@@ -57,7 +57,7 @@ typedef struct cd_trial_result {
     char damage[200];  /* memory that the hook had no business in; "" when untouched */
     char shape[200];   /* a result that is no result: wrong count of elements, undefined */
     uint64_t bytes;    /* that rank 0 gave to collectives */
-    uint64_t promised; /* that it would give at most, where the hook promises anything */
+    uint64_t promised; /* that it would give at most; CDDP_PROMISE_NOTHING */
     double in[CD_TRIAL_RANKS_MAX][CD_TRIAL_STEPS_MAX][CD_TRIAL_NUMEL_MAX]; /* by parameter, then element */
     double out[CD_TRIAL_RANKS_MAX][CD_TRIAL_STEPS_MAX][CD_TRIAL_NUMEL_MAX];
 } cd_trial_result;

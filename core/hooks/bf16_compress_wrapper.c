@@ -20,6 +20,7 @@ const cddp_hook cd_hook_bf16_compress_wrapper = {
     .create = create,
     .destroy = cd_cast_destroy,
     .run = cd_cast_run_wrapped,
+    .promise = cd_cast_promise_wrapped,
     .rebuilt = cd_cast_rebuilt,
     .save = cd_cast_save,
     .load = cd_cast_load,

@@ -70,6 +70,11 @@ static size_t bin_count(cddp_dtype dtype)
     return (size_t)(bin_of_high(format_of(dtype).most + 31) - first_bin(dtype) + 2);
 }
 
+int64_t cd_bins_rows_most(cddp_dtype dtype)
+{
+    return (int64_t)bin_count(dtype) + 1; /* of special codes */
+}
+
 /* ---- blocks ---- */
 
 static size_t block_of(size_t count) { return count < BLOCK ? count : BLOCK; }

@@ -29,6 +29,9 @@ static inline int64_t cd_bins_rows(const cd_bins_span *span)
     return (span->first <= span->last ? (int64_t)span->last - span->first + 1 : 0) + span->special;
 }
 
+/* Rows of the widest span that numbers of the dtype, or sums of 2^31 of them, can have. */
+int64_t cd_bins_rows_most(cddp_dtype dtype);
+
 typedef struct cd_bins {
     const cddp_allocator *allocator;
     cddp_dtype dtype;

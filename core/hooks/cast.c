@@ -153,6 +153,14 @@ uint64_t cd_cast_promise(const void *self, const cddp_grad_bucket *bucket)
     return (uint64_t)cddp_tensor_numel(&bucket->buffer) * cddp_dtype_bytes(c->spec.dtype);
 }
 
+uint64_t cd_cast_promise_wrapped(const void *self, const cddp_grad_bucket *bucket)
+{
+    const cd_cast *c = self;
+    cddp_grad_bucket inside = *bucket;
+    inside.buffer.dtype = c->spec.dtype;
+    return c->inner->promise != NULL ? c->inner->promise(c->inner_self, &inside) : CDDP_PROMISE_NOTHING;
+}
+
 cddp_status cd_cast_run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
 {
     cd_cast *c = self;

@@ -152,28 +152,59 @@ static void group_shapes(cd_low_rank_job *job)
     }
 }
 
+/* PSG-14: the whole bucket. */
+static cd_low_rank_matrix square_of(const cd_low_rank *s, const cddp_grad_bucket *bucket)
+{
+    int64_t side = 0, numel = cddp_tensor_numel(&bucket->buffer);
+    while (side * side < numel) side++;
+    return (cd_low_rank_matrix){.parameter = bucket->parameter_ids[0], .rows = side, .columns = side, .rank = least(side, (int64_t)rank_now(s))};
+}
+
+/* The k-th gradient as a matrix; false where it travels as it is. */
+static bool find_matrix(const cd_low_rank *s, const cddp_grad_bucket *bucket, uint32_t k, cd_low_rank_matrix *m)
+{
+    const cddp_tensor *g = &bucket->gradients[k];
+    int64_t numel = bucket->lengths[k], rows = g->dim_count > 0 ? g->sizes[0] : 1, columns = rows > 0 ? numel / rows : 0;
+    if (g->dim_count <= 1) columns = 1;
+    int64_t rank = least(least(rows, columns), (int64_t)rank_now(s));
+    *m = (cd_low_rank_matrix){.parameter = bucket->parameter_ids[k], .rows = rows, .columns = columns, .rank = rank, .at = bucket->offsets[k]};
+    return numel > 0 && pays(s, rows, columns, rank);
+}
+
+static int64_t factor_elements(const cd_low_rank_matrix *m)
+{
+    return (m->rows + m->columns) * m->rank;
+}
+
+uint64_t cd_low_rank_promise(const void *self, const cddp_grad_bucket *bucket)
+{
+    const cd_low_rank *s = self;
+    cd_low_rank_matrix m;
+    int64_t sent = 0;
+    if (s->iteration < s->settings.start) {
+        sent = cddp_tensor_numel(&bucket->buffer);
+    } else if (s->batched) {
+        m = square_of(s, bucket);
+        sent = factor_elements(&m);
+    } else {
+        for (uint32_t k = 0; k < bucket->parameter_count; k++)
+            sent += find_matrix(s, bucket, k, &m) ? factor_elements(&m) : bucket->lengths[k];
+    }
+    return (uint64_t)sent * cddp_dtype_bytes(bucket->buffer.dtype);
+}
+
 static cddp_status split(cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket, cddp_error *err)
 {
     job->matrix_count = job->rest_count = 0;
     job->rest_numel = 0;
-    int64_t rank = (int64_t)rank_now(s);
-    if (s->batched) {
-        int64_t side = 0, numel = cddp_tensor_numel(&bucket->buffer);
-        while (side * side < numel) side++;
-        job->matrices[job->matrix_count++] = (cd_low_rank_matrix){.parameter = bucket->parameter_ids[0], .rows = side, .columns = side,
-                                                                  .rank = least(side, rank)};
-    }
+    if (s->batched) job->matrices[job->matrix_count++] = square_of(s, bucket);
     for (uint32_t k = 0; k < bucket->parameter_count && !s->batched; k++) {
-        const cddp_tensor *g = &bucket->gradients[k];
-        int64_t numel = bucket->lengths[k], rows = g->dim_count > 0 ? g->sizes[0] : 1, columns = rows > 0 ? numel / rows : 0;
-        if (g->dim_count <= 1) columns = 1;
-        int64_t r = least(least(rows, columns), rank);
-        if (numel > 0 && pays(s, rows, columns, r)) {
-            job->matrices[job->matrix_count++] = (cd_low_rank_matrix){.parameter = bucket->parameter_ids[k], .rows = rows,
-                                                                      .columns = columns, .rank = r, .at = bucket->offsets[k]};
+        cd_low_rank_matrix m;
+        if (find_matrix(s, bucket, k, &m)) {
+            job->matrices[job->matrix_count++] = m;
         } else {
             job->rest[job->rest_count++] = k;
-            job->rest_numel += numel;
+            job->rest_numel += bucket->lengths[k];
         }
     }
     if (s->settings.batch_same_shape) group_shapes(job);

@@ -23,6 +23,7 @@ typedef struct cd_low_rank_statistics {
 /* batched: the whole bucket as one square matrix (PSG-14). */
 cddp_status cd_low_rank_create(const cddp_hook_context *context, bool batched, void **self, cddp_error *err);
 void cd_low_rank_destroy(void *self);
+uint64_t cd_low_rank_promise(const void *self, const cddp_grad_bucket *bucket);
 cddp_status cd_low_rank_run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err);
 cddp_status cd_low_rank_rebuilt(void *self, uint32_t bucket_count, cddp_error *err);
 cddp_status cd_low_rank_save(void *self, const cddp_state_writer *writer, cddp_error *err);

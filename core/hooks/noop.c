@@ -18,6 +18,12 @@ static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, 
     return CDDP_OK;
 }
 
+static uint64_t promise(const void *self, const cddp_grad_bucket *bucket)
+{
+    (void)self, (void)bucket;
+    return 0;
+}
+
 const cddp_hook cd_hook_noop = {
     .size = sizeof(cddp_hook),
     .abi = CDDP_HOOK_ABI,
@@ -25,4 +31,5 @@ const cddp_hook cd_hook_noop = {
     .flags = CDDP_HOOK_LINEAR | CDDP_HOOK_NO_COMM,
     .create = create,
     .run = run,
+    .promise = promise,
 };

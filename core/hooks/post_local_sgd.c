@@ -90,6 +90,13 @@ static uint32_t agreement(const void *self)
     return l->settings.gradient_allreduce ? (uint32_t)l->settings.subgroup_size : 1;
 }
 
+static uint64_t promise(const void *self, const cddp_grad_bucket *bucket)
+{
+    const local *l = self;
+    bool reduces = l->iteration < l->settings.start || l->settings.gradient_allreduce;
+    return reduces ? (uint64_t)cddp_tensor_numel(&bucket->buffer) * cddp_dtype_bytes(bucket->buffer.dtype) : 0;
+}
+
 static cddp_status save(void *self, const cddp_state_writer *writer, cddp_error *err)
 {
     const local *l = self;
@@ -115,6 +122,7 @@ const cddp_hook cd_hook_post_local_sgd = {
     .create = create,
     .destroy = destroy,
     .run = run,
+    .promise = promise,
     .save = save,
     .load = load,
     .agreement = agreement,

@@ -16,6 +16,7 @@ const cddp_hook cd_hook_powersgd = {
     .create = create,
     .destroy = cd_low_rank_destroy,
     .run = cd_low_rank_run,
+    .promise = cd_low_rank_promise,
     .rebuilt = cd_low_rank_rebuilt,
     .save = cd_low_rank_save,
     .load = cd_low_rank_load,

@@ -100,12 +100,26 @@ static cddp_status find_job(quantize *q, const cddp_grad_bucket *bucket, job **f
     return CDDP_OK;
 }
 
+static void find_rows(const quantize *q, const cddp_grad_bucket *bucket, int64_t *row_count, int64_t *length)
+{
+    int64_t numel = cddp_tensor_numel(&bucket->buffer), size = (int64_t)q->settings.bucket_size;
+    *length = q->per_channel ? size : numel;
+    *row_count = q->per_channel ? numel / size + 1 : 1;
+}
+
+/* A scale and a zero point in f32 per row, a byte per element. */
+uint64_t cd_quantize_promise(const void *self, const cddp_grad_bucket *bucket)
+{
+    int64_t row_count, length;
+    find_rows(self, bucket, &row_count, &length);
+    return (uint64_t)row_count * (2 * sizeof(float) + (uint64_t)length);
+}
+
 static cddp_status reserve(const quantize *q, job *j, const cddp_grad_bucket *bucket, cddp_error *err)
 {
     const cddp_device *d = bucket->buffer.device;
-    int64_t numel = cddp_tensor_numel(&bucket->buffer), size = (int64_t)q->settings.bucket_size, w = q->world_size;
-    j->length = q->per_channel ? size : numel;
-    j->row_count = q->per_channel ? numel / size + 1 : 1;
+    int64_t w = q->world_size;
+    find_rows(q, bucket, &j->row_count, &j->length);
     int64_t rows = 2 * j->row_count, codes = j->row_count * j->length;
     CD_TRY(cd_flat_reserve(&j->values, d, CDDP_F32, codes, err));
     CD_TRY(cd_flat_reserve(&j->rows, d, CDDP_F32, rows, err));

@@ -10,6 +10,7 @@
 
 cddp_status cd_quantize_create(const cddp_hook_context *context, bool per_channel, void **self, cddp_error *err);
 void cd_quantize_destroy(void *self); /* accepts NULL */
+uint64_t cd_quantize_promise(const void *self, const cddp_grad_bucket *bucket);
 cddp_status cd_quantize_run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err);
 
 /* The min-max observer of `count` values. */

@@ -16,4 +16,5 @@ const cddp_hook cd_hook_quantize_per_channel = {
     .create = create,
     .destroy = cd_quantize_destroy,
     .run = cd_quantize_run,
+    .promise = cd_quantize_promise,
 };

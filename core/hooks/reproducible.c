@@ -308,6 +308,14 @@ static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, 
     return CDDP_OK;
 }
 
+/* How many bins travel depends on the numbers: at most all that the dtype has. */
+static uint64_t promise(const void *self, const cddp_grad_bucket *bucket)
+{
+    const reproducible *p = self;
+    uint64_t rows = (uint64_t)cd_bins_rows_most(bucket->buffer.dtype), numel = (uint64_t)cddp_tensor_numel(&bucket->buffer);
+    return sizeof ((message *)0)->span + (p->counts ? sizeof(int64_t) : 0) + rows * numel * sizeof(int32_t);
+}
+
 const cddp_hook cd_hook_reproducible = {
     .size = sizeof(cddp_hook),
     .abi = CDDP_HOOK_ABI,
@@ -316,6 +324,7 @@ const cddp_hook cd_hook_reproducible = {
     .create = create,
     .destroy = destroy,
     .run = run,
+    .promise = promise,
     .begin_backward = begin_backward,
     .accumulate = accumulate,
 };

@@ -23,6 +23,7 @@ extern "C" {
 #endif
 
 #define CDDP_HOOK_ABI 1u
+#define CDDP_PROMISE_NOTHING UINT64_MAX
 
 enum {
     CDDP_HOOK_EXACT = 1u << 0,        /* equals plain pre-divided all-reduce bit for bit */
@@ -108,8 +109,8 @@ typedef struct cddp_hook {
     cddp_status (*load)(void *self, const cddp_state_reader *reader, cddp_error *err);
     /* CDDP_DTYPE_BIT of the one dtype that all its reductions have, whatever the bucket's; 0: the bucket's own. */
     uint32_t wire_dtype;
-    /* (optional) called when: run is about to be. does: the most bytes that this bucket will give to collectives, until its
-    ** future completes. hook-conformance holds the hook to it. */
+    /* (optional: default CDDP_PROMISE_NOTHING) called when: run is about to be. does: the most bytes that this bucket will give to
+    ** collectives, until its future completes. Of the bucket only shapes and dtype count. hook-conformance holds the hook to it. */
     uint64_t (*promise)(const void *self, const cddp_grad_bucket *bucket);
     /* (optional, both or neither) for the reducer's accumulate_in_hook. called when: a backward begins, inside no_sync
     ** or not; and when a gradient has come into being: contiguous, as its slice of a bucket. The hook adds it up; the

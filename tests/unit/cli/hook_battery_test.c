@@ -45,8 +45,17 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
         assert_int_equal(card.is_exact, cases[i].is_exact);
         assert_int_equal(card.refused, 0);
         assert_true(card.lines[CD_LAW_RUNS].case_count >= 40);
+        assert_true(card.lines[CD_LAW_BYTES].case_count >= 41); /* every world and the long run */
         assert_true(card.lines[CD_LAW_JOIN].case_count == 8 && card.lines[CD_LAW_UNUSED].case_count == 16);
         assert_int_equal(card.lines[CD_LAW_NO_SYNC].case_count, cases[i].hook->accumulate != NULL ? 16 : 8);
+    }
+}
+
+TEST(hook_battery, every_hook_of_the_table_promises_its_bytes)
+{
+    for (size_t i = 0; cd_hook_get_row(i) != NULL; i++) {
+        cd_test_row("%s", cd_hook_get_row(i)->hook->name);
+        assert_non_null(cd_hook_get_row(i)->hook->promise);
     }
 }
 
@@ -80,4 +89,4 @@ TEST(hook_battery, each_planted_mistake_breaks_the_law_it_is_about)
     }
 }
 
-TEST_MAIN(ROW(hook_battery, hooks_that_compress_keep_every_law), ROW(hook_battery, each_planted_mistake_breaks_the_law_it_is_about))
+TEST_MAIN(ROW(hook_battery, hooks_that_compress_keep_every_law), ROW(hook_battery, every_hook_of_the_table_promises_its_bytes), ROW(hook_battery, each_planted_mistake_breaks_the_law_it_is_about))
