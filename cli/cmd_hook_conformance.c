@@ -50,8 +50,10 @@ static void put_traits(cd_text *text, const cd_hook_subject *subject, const cd_h
                                                                    : "lossy",
                    flags & CDDP_HOOK_STATEFUL ? "stateful" : "without saved state");
     if (!card->is_exact) cd_text_printf(text, ", off by up to %.2g of the largest mean in one step", card->worst_relative);
-    if (isfinite(card->bytes_factor)) cd_text_printf(text, ", %.2f times fewer bytes than the plain all-reduce\n", card->bytes_factor);
-    else cd_text_push(text, ", sends nothing\n");
+    if (!isfinite(card->bytes_factor)) cd_text_push(text, ", sends nothing\n");
+    else if (card->bytes_factor == 1.0) cd_text_push(text, ", as many bytes as the plain all-reduce\n");
+    else if (card->bytes_factor < 1.0) cd_text_printf(text, ", %.2f times the bytes of the plain all-reduce\n", 1.0 / card->bytes_factor);
+    else cd_text_printf(text, ", %.2f times fewer bytes than the plain all-reduce\n", card->bytes_factor);
     for (uint32_t d = 0; d < CDDP_DTYPE_COUNT; d++)
         if (card->refused & CDDP_DTYPE_BIT(d)) cd_text_printf(text, "  does not take %s\n", cddp_dtype_name((cddp_dtype)d));
 }

