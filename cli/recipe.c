@@ -39,6 +39,9 @@ static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_erro
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a stored run");
     r->run = run->run;
     r->plan_digest = p->plan;
+    r->seed = p->seed;
+    r->world_size = p->world_size;
+    r->steps = p->steps;
     /* What another level tells has other digests. */
     r->trace_digest = p->level == CDDP_TRACE_DIGEST ? run->outcome.digest : 0;
     r->exit_code = run->outcome.exit_code;
@@ -120,6 +123,23 @@ void cd_recipe_fini(cd_recipe *recipe)
     *recipe = (cd_recipe){.run = 0};
 }
 
+/* What the record says twice, in columns of its own and in its scenario, has to be said alike. */
+static cddp_status check_columns(const cd_recipe *recipe, const cddp_plan *plan, cddp_error *err)
+{
+    const struct column {
+        const char *name;
+        uint64_t recorded, planned;
+    } columns[] = {{"world_size", recipe->world_size, plan->world.size},
+                   {"seed", recipe->seed, plan->world.seed},
+                   {"steps", recipe->steps, plan->settings.train.steps}};
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
+        if (columns[i].recorded != columns[i].planned)
+            return cd_fail(err, CDDP_E_CORRUPT,
+                           "run %" PRId64 " was changed: its column %s says %" PRIu64 ", and its scenario %" PRIu64,
+                           recipe->run, columns[i].name, columns[i].recorded, columns[i].planned);
+    return CDDP_OK;
+}
+
 cddp_status cd_recipe_read_plan(const cd_recipe *recipe, const cd_session *session, cddp_plan **plan, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -142,7 +162,11 @@ cddp_status cd_recipe_read_plan(const cd_recipe *recipe, const cd_session *sessi
                          cddp_plan_digest(read), recipe->plan_digest);
         cddp_plan_destroy(read);
     } else {
-        *plan = read;
+        status = check_columns(recipe, read, err);
+        if (status == CDDP_OK)
+            *plan = read;
+        else
+            cddp_plan_destroy(read);
     }
     cd_result_fini(&mistakes);
     return status;

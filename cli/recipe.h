@@ -14,6 +14,7 @@ typedef struct cd_recipe {
     char *backend;   /* that it was recorded on */
     char *algorithm; /* in which order that sums; "" where the simulator does not know it */
     uint64_t plan_digest, trace_digest, exit_code;
+    uint64_t seed, world_size, steps; /* as the record says them again, beside the scenario */
     char verdict[32];
 } cd_recipe;
 

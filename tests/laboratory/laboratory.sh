@@ -101,8 +101,9 @@ cp foreign.db edited.db
 sqlite3 edited.db "UPDATE event SET t = t + 7" || fail "cannot edit the store"
 expect 0 "$verify" replay edited.db
 
-claim="a run whose digest or outcome was edited is not called reproduced"
-for change in "digest = digest + 1" "verdict = 'inconclusive'" "exit_code = 1 - exit_code"; do
+claim="a run whose digest, outcome, size, seed or steps were edited is not called reproduced"
+for change in "digest = digest + 1" "verdict = 'inconclusive'" "exit_code = 1 - exit_code" \
+    "world_size = world_size + 1" "seed = seed + 1" "steps = steps + 1"; do
     cp runs.db edited.db
     sqlite3 edited.db "UPDATE run SET $change WHERE id = 1" || fail "cannot edit the store"
     expect 2 "$verify" replay edited.db --run 1
