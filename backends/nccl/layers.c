@@ -32,6 +32,8 @@ static const struct {
     [CDDP_LAYER_GATE] = {"gate", 1},
     [CDDP_LAYER_TAKE] = {"expert's rows", 1},
     [CDDP_LAYER_COMBINE] = {"experts' results", 1},
+    [CDDP_LAYER_ADD_INNER] = {"inner product with a parameter", 3},
+    [CDDP_LAYER_BATCH_NORM_SHARED] = {"synchronised batch norm", 3},
 };
 
 /* ---- operands ---- */
@@ -49,11 +51,13 @@ static cddp_status check_tensors(const cddp_device *device, const char *name, co
     return CDDP_OK;
 }
 
+/* pairs: which tensor may be c64 beside f32, or count. */
 static cddp_status check_reals(const char *name, const char *what, const cddp_tensor *tensors, uint32_t count,
-                               cddp_dtype dtype, cddp_error *err)
+                               uint32_t pairs, cddp_dtype dtype, cddp_error *err)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (tensors[i].device != NULL && tensors[i].dtype != dtype)
+        if (tensors[i].device != NULL && tensors[i].dtype != dtype &&
+            !(i == pairs && tensors[i].dtype == CDDP_C64 && dtype == CDDP_F32))
             return cd_fail(err, CDDP_E_ARG, "%s: %s %u is %s beside %s", name, what, i,
                            cddp_dtype_name(tensors[i].dtype), cddp_dtype_name(dtype));
     return CDDP_OK;
@@ -75,12 +79,13 @@ static cddp_status check_call(const cddp_device *device, const cddp_layer_call *
     CD_TRY(check_tensors(device, name, "given tensor", call->given, CDDP_LAYER_GIVEN, err));
     CD_TRY(check_tensors(device, name, "input", call->inputs, call->input_count, err));
     CD_TRY(check_tensors(device, name, "output", call->outputs, 1, err));
-    CD_TRY(check_reals(name, "input", call->inputs, call->input_count, dtype, err));
+    const uint32_t n = call->input_count, pairs = call->layer == CDDP_LAYER_ADD_INNER ? 1 : n;
+    CD_TRY(check_reals(name, "input", call->inputs, n, pairs, dtype, err));
     if (!call->is_backward) return CDDP_OK;
     CD_TRY(check_tensors(device, name, "gradient of output", call->out_grads, 1, err));
     CD_TRY(check_tensors(device, name, "gradient of input", call->in_grads, call->input_count, err));
-    CD_TRY(check_reals(name, "gradient of output", call->out_grads, 1, dtype, err));
-    return check_reals(name, "gradient of input", call->in_grads, call->input_count, dtype, err);
+    CD_TRY(check_reals(name, "gradient of output", call->out_grads, 1, 1, dtype, err));
+    return check_reals(name, "gradient of input", call->in_grads, n, pairs, dtype, err);
 }
 
 /* ---- what the trace hears ---- */
@@ -94,8 +99,10 @@ static void touch(cd_cuda *cuda, const cddp_tensor *tensors, uint32_t count, boo
 static void observe_call(cd_cuda *cuda, const cddp_layer_call *call)
 {
     const char *who = layers[call->layer].name;
+    const bool is_half = call->layer == CDDP_LAYER_BATCH_NORM_SHARED;
     const bool moves_given =
-        !call->is_backward && (call->layer == CDDP_LAYER_BATCH_NORM || call->layer == CDDP_LAYER_GATE);
+        (is_half && call->integers[1] == 1) ||
+        (!call->is_backward && (is_half || call->layer == CDDP_LAYER_BATCH_NORM || call->layer == CDDP_LAYER_GATE));
     if (cuda->observer.tracer == NULL) return;
     touch(cuda, call->inputs, call->input_count, false, who);
     touch(cuda, call->given, CDDP_LAYER_GIVEN, moves_given, who);

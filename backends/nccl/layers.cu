@@ -13,6 +13,7 @@
 #endif
 
 #include "backends/nccl/layers.h"
+#include "core/tensor/constants_code.h"
 #include "core/tensor/math_code.h"
 #include "core/tensor/update_code.h"
 
@@ -554,35 +555,89 @@ template <typename R> void run_layer_norm(Call<R> &k, void *scratch)
 
 struct Planes {
     int64_t samples, channels, area;
+    __device__ int64_t values() const { return samples * area; } /* per channel */
     __device__ int64_t at(int64_t n, int64_t channel, int64_t p) const { return (n * channels + channel) * area + p; }
 };
 
-/* kept: (3, channels) mean, spread, inverse. */
-template <typename R> struct BatchMoments {
-    Planes z;
-    const R *x;
+struct Moments {
+    double mean, spread; /* spread: Σ(x-mean)² */
+};
+
+template <typename R> __device__ Moments moments_of(const Planes &z, const R *x, int64_t c)
+{
+    const double count = (double)z.values();
+    double sum = 0, spread = 0;
+    for (int64_t n = 0; n < z.samples; n++)
+        for (int64_t p = 0; p < z.area; p++) sum += (double)x[z.at(n, c, p)];
+    const double mean = count > 0 ? sum / count : 0;
+    for (int64_t n = 0; n < z.samples; n++)
+        for (int64_t p = 0; p < z.area; p++) {
+            const double d = (double)x[z.at(n, c, p)] - mean;
+            spread += d * d;
+        }
+    return Moments{mean, spread};
+}
+
+/* Where moments go. kept: (3, channels) mean, spread, inverse. */
+template <typename R> struct BatchKeep {
+    int64_t channels;
     double *kept;
     R *running_mean, *running_var;
     int64_t *batches;
     double eps, momentum;
+    __device__ void keep(int64_t c, const Moments &m, double count) const
+    {
+        const double rest = 1 - momentum;
+        kept[c] = m.mean;
+        kept[channels + c] = m.spread;
+        kept[2 * channels + c] = 1 / sqrt(m.spread / count + eps);
+        running_mean[c] = (R)(rest * (double)running_mean[c] + momentum * m.mean);
+        running_var[c] = (R)(rest * (double)running_var[c] + momentum * (m.spread / (count - 1)));
+        if (c == 0) ++*batches;
+    }
+};
+
+template <typename R> struct BatchMoments {
+    Planes z;
+    const R *x;
+    BatchKeep<R> to;
+    __device__ void operator()(int64_t c) const { to.keep(c, moments_of(z, x, c), (double)z.values()); }
+};
+
+/* own: (2 · channels + 1) mean, spread, count. */
+template <typename R> struct BatchOwn {
+    Planes z;
+    const R *x;
+    double *own;
     __device__ void operator()(int64_t c) const
     {
-        const double count = (double)(z.samples * z.area), keep = 1 - momentum;
-        double sum = 0, spread = 0;
-        for (int64_t n = 0; n < z.samples; n++)
-            for (int64_t p = 0; p < z.area; p++) sum += (double)x[z.at(n, c, p)];
-        const double mean = count > 0 ? sum / count : 0;
-        for (int64_t n = 0; n < z.samples; n++)
-            for (int64_t p = 0; p < z.area; p++) {
-                const double d = (double)x[z.at(n, c, p)] - mean;
-                spread += d * d;
-            }
-        kept[c] = mean;
-        kept[z.channels + c] = spread;
-        kept[2 * z.channels + c] = 1 / sqrt(spread / count + eps);
-        running_mean[c] = (R)(keep * (double)running_mean[c] + momentum * mean);
-        running_var[c] = (R)(keep * (double)running_var[c] + momentum * (spread / (count - 1)));
-        if (c == 0) ++*batches;
+        const Moments m = moments_of(z, x, c);
+        own[c] = m.mean;
+        own[z.channels + c] = m.spread;
+        if (c == 0) own[2 * z.channels] = (double)z.values();
+    }
+};
+
+/* all: (ranks, 2 · channels + 1). Chan's parallel formula, in rank order; total: the count of all ranks, written too. */
+template <typename R> struct BatchCombine {
+    const double *all;
+    int64_t ranks;
+    double *total;
+    BatchKeep<R> to;
+    __device__ void operator()(int64_t c) const
+    {
+        const int64_t width = 2 * to.channels + 1;
+        double count = 0, sum = 0;
+        Moments m = {0, 0};
+        for (int64_t r = 0; r < ranks; r++) count += all[r * width + width - 1];
+        for (int64_t r = 0; r < ranks; r++) sum += all[r * width + width - 1] * all[r * width + c];
+        m.mean = sum / count;
+        for (int64_t r = 0; r < ranks; r++) {
+            const double distance = all[r * width + c] - m.mean;
+            m.spread += all[r * width + to.channels + c] + all[r * width + width - 1] * distance * distance;
+        }
+        if (c == 0) *total = count;
+        to.keep(c, m, count);
     }
 };
 
@@ -633,16 +688,17 @@ template <typename R> struct BatchSums {
     }
 };
 
+/* total: the count of all ranks' values, or null: one's own. */
 template <typename R> struct BatchInput {
     Planes z;
     const R *x, *weight, *dy;
-    const double *kept, *sums;
+    const double *kept, *sums, *total;
     R *dx;
     bool training;
     __device__ void operator()(int64_t i) const
     {
         const int64_t c = i / z.area % z.channels;
-        const double count = (double)(z.samples * z.area), inverse = kept[2 * z.channels + c];
+        const double count = total != nullptr ? *total : (double)z.values(), inverse = kept[2 * z.channels + c];
         const double xhat = ((double)x[i] - kept[c]) * inverse;
         double centred = (double)dy[i];
         if (training) centred -= sums[c] / count + xhat * (sums[z.channels + c] / count);
@@ -650,25 +706,58 @@ template <typename R> struct BatchInput {
     }
 };
 
+Planes planes_of(const cddp_tensor *x)
+{
+    return Planes{x->sizes[0], x->sizes[1], x->dim_count == 4 ? x->sizes[2] * x->sizes[3] : 1};
+}
+
+template <typename R> BatchKeep<R> keep_of(const Call<R> &k, const Planes &z)
+{
+    return BatchKeep<R>{z.channels,
+                        k.template given<double>(3),
+                        k.template given<R>(0),
+                        k.template given<R>(1),
+                        k.template given<int64_t>(2),
+                        k.c->reals[0],
+                        k.c->reals[1]};
+}
+
 template <typename R> void run_batch_norm(Call<R> &k, void *scratch)
 {
-    const cddp_tensor *x = &k.c->inputs[0];
-    const Planes z = {x->sizes[0], x->sizes[1], x->dim_count == 4 ? x->sizes[2] * x->sizes[3] : 1};
+    const Planes z = planes_of(&k.c->inputs[0]);
     double *kept = k.template given<double>(3), *sums = (double *)scratch;
     R *mean = k.template given<R>(0), *var = k.template given<R>(1);
     const bool training = k.c->integers[0] != 0;
     if (k.c->is_backward) {
         k.step(z.channels, BatchSums<R>{z, k.in(0), k.dout(), kept, sums, k.din(1), k.din(2)});
         if (k.din(0) != nullptr)
-            k.step(k.numel(0), BatchInput<R>{z, k.in(0), k.in(1), k.dout(), kept, sums, k.din(0), training});
+            k.step(k.numel(0), BatchInput<R>{z, k.in(0), k.in(1), k.dout(), kept, sums, nullptr, k.din(0), training});
         return;
     }
     if (training)
-        k.step(z.channels, BatchMoments<R>{z, k.in(0), kept, mean, var, k.template given<int64_t>(2), k.c->reals[0],
-                                           k.c->reals[1]});
+        k.step(z.channels, BatchMoments<R>{z, k.in(0), keep_of(k, z)});
     else
         k.step(z.channels, BatchRunning<R>{z.channels, kept, mean, var, k.c->reals[0]});
     k.step(k.numel(0), BatchValue<R>{z, k.in(0), k.in(1), k.in(2), kept, k.out()});
+}
+
+template <typename R> void run_batch_norm_shared(Call<R> &k)
+{
+    const Planes z = planes_of(&k.c->inputs[0]);
+    double *kept = k.template given<double>(3), *total = kept + 3 * z.channels, *own = total + 1;
+    const double *all = own + 2 * z.channels + 1;
+    const int64_t ranks = (cddp_tensor_numel(&k.c->given[3]) - (all - kept)) / (2 * z.channels + 1);
+    const bool is_first = k.c->integers[1] == 1;
+    if (!k.c->is_backward && is_first) {
+        k.step(z.channels, BatchOwn<R>{z, k.in(0), own});
+    } else if (!k.c->is_backward) {
+        k.step(z.channels, BatchCombine<R>{all, ranks, total, keep_of(k, z)});
+        k.step(k.numel(0), BatchValue<R>{z, k.in(0), k.in(1), k.in(2), kept, k.out()});
+    } else if (is_first) {
+        k.step(z.channels, BatchSums<R>{z, k.in(0), k.dout(), kept, own, k.din(1), k.din(2)});
+    } else if (k.din(0) != nullptr) {
+        k.step(k.numel(0), BatchInput<R>{z, k.in(0), k.in(1), k.dout(), kept, own, total, k.din(0), true});
+    }
 }
 
 /* ---- attention ---- */
@@ -919,6 +1008,73 @@ template <typename R> void run_weighted_sum(Call<R> &k)
         k.step(k.samples(), WeightedSlope<R>{k.dout(), weights, k.din(0), divisor});
 }
 
+/* ---- a parameter that only receives a gradient ---- */
+
+template <typename R> struct InnerTerm {
+    const R *p;
+    R *terms;
+    uint64_t key;
+    __device__ void operator()(int64_t i) const { terms[i] = (R)cd_inner_constant(key, i) * p[i]; }
+};
+template <typename R> struct InnerTotal {
+    const R *terms;
+    R *total;
+    int64_t count;
+    __device__ void operator()(int64_t) const
+    {
+        R sum = 0;
+        for (int64_t i = 0; i < count; i++) sum += terms[i];
+        *total = sum;
+    }
+};
+template <typename R> struct InnerValue {
+    const R *acc, *x, *total;
+    R *y;
+    __device__ void operator()(int64_t s) const { y[s] = (acc != nullptr ? acc[s] : 0) + x[s] * *total; }
+};
+template <typename R> struct InnerSlope {
+    const R *dy, *x;
+    R *dp;
+    int64_t samples;
+    uint64_t key;
+    __device__ void operator()(int64_t i) const
+    {
+        const R constant = (R)cd_inner_constant(key, i);
+        R sum = 0;
+        for (int64_t s = 0; s < samples; s++) sum += dy[s] * x[s] * constant;
+        dp[i] = sum;
+    }
+};
+template <typename R> struct Copy {
+    const R *from;
+    R *to;
+    __device__ void operator()(int64_t i) const { to[i] = from[i]; }
+};
+
+/* Reals of a parameter, and where they begin: c64 has two in each element. */
+int64_t real_count(const cddp_tensor *p) { return cddp_tensor_numel(p) * (p->dtype == CDDP_C64 ? 2 : 1); }
+template <typename R> R *reals_of(const cddp_tensor *p)
+{
+    return p->device != nullptr ? (R *)p->storage + p->offset * (p->dtype == CDDP_C64 ? 2 : 1) : nullptr;
+}
+
+template <typename R> void run_add_inner(Call<R> &k, void *scratch)
+{
+    const cddp_tensor *p = &k.c->inputs[1];
+    const int64_t count = real_count(p), samples = k.c->outputs[0].sizes[0];
+    const uint64_t key = (uint64_t)k.c->integers[0];
+    R *terms = (R *)scratch, *total = terms + count;
+    if (!k.c->is_backward) {
+        k.step(count, InnerTerm<R>{reals_of<const R>(p), terms, key});
+        k.step(1, InnerTotal<R>{terms, total, count});
+        k.step(samples, InnerValue<R>{k.in(0), k.in(2), total, k.out()});
+        return;
+    }
+    if (k.din(0) != nullptr) k.step(samples, Copy<R>{k.dout(), k.din(0)});
+    R *dp = reals_of<R>(&k.c->in_grads[1]);
+    if (dp != nullptr) k.step(count, InnerSlope<R>{k.dout(), k.in(2), dp, samples, key});
+}
+
 /* ---- experts ---- */
 
 template <typename R> __device__ R share_of(const R *row, int64_t n, int64_t at, R top)
@@ -1088,6 +1244,12 @@ template <typename R> int run(const cddp_layer_call *call, void *scratch, void *
     case CDDP_LAYER_BATCH_NORM:
         run_batch_norm(k, scratch);
         break;
+    case CDDP_LAYER_BATCH_NORM_SHARED:
+        run_batch_norm_shared(k);
+        break;
+    case CDDP_LAYER_ADD_INNER:
+        run_add_inner(k, scratch);
+        break;
     case CDDP_LAYER_ATTENTION:
         run_attention(k, scratch);
         break;
@@ -1251,6 +1413,8 @@ extern "C" size_t cd_cuda_layer_scratch(const cddp_layer_call *call)
         return call->is_backward && last > 0 ? (size_t)(numel / last) * 2 * element : 0;
     case CDDP_LAYER_BATCH_NORM:
         return call->is_backward ? (size_t)x->sizes[1] * 2 * sizeof(double) : 0;
+    case CDDP_LAYER_ADD_INNER:
+        return call->is_backward ? 0 : ((size_t)real_count(&call->inputs[1]) + 1) * element;
     case CDDP_LAYER_ATTENTION:
         return (size_t)(x->sizes[0] * call->integers[0] * x->sizes[1] * x->sizes[1]) * element *
                (call->is_backward ? 2 : 1);

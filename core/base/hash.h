@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stable 64-bit digests (XXH3): equal bytes give equal digests on every machine. */
 #pragma once
+#include "core/base/everywhere.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -9,7 +11,7 @@ uint64_t cd_hash64(const void *bytes, size_t byte_count, uint64_t seed);
 uint64_t cd_hash64_avx2(const void *bytes, size_t byte_count, uint64_t seed);
 uint64_t cd_hash_text(const char *text); /* NULL hashes as "" */
 /* Folds a number into a running digest; order matters. */
-static inline uint64_t cd_hash_mix(uint64_t digest, uint64_t value)
+CD_EVERYWHERE uint64_t cd_hash_mix(uint64_t digest, uint64_t value)
 {
     uint64_t x = (digest ^ value) * UINT64_C(0x9fb21c651e98df25);
     x ^= x >> 32;

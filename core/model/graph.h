@@ -84,7 +84,7 @@ typedef struct cd_graph_callbacks {
     cddp_stream *(*stream)(void *context, uint32_t parameter);
     /* Synchronised batch norm: statistics of all ranks. mine (count) f64, all (rank_count, count) f64 in rank order, the
     ** last of a rank's numbers is how many values per channel it speaks for; sums (count) f64 is summed over ranks in
-    ** place. rank_count 0 or 1: a single process. */
+    ** place, in rank order. They are on the graph's device, or the host's. rank_count 0 or 1: a single process. */
     uint32_t rank_count;
     /* Told of what a layer then normalises with: its running mean's buffer, (channels) mean and Σ(x-mean)². (optional) */
     cddp_status (*combined)(void *context, uint32_t buffer, const double *mean, const double *spread, int64_t channels,

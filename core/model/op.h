@@ -39,6 +39,8 @@ struct cd_op {
     /* does: refuses what the kernel would refuse, and fills in what the layer is given besides inputs; layer NONE: the
     ** host this time. NULL: nothing to fill in. */
     cddp_status (*describe)(const cd_op_call *call, cddp_layer_call *layer, cddp_error *err);
+    /* does: runs what describe described where one call is not enough: ranks talk in between. NULL: one call is. */
+    cddp_status (*run_parts)(const cd_op_call *call, cddp_layer_call *layer, cddp_error *err);
 };
 
 /* The table of an op whose kernels are <fn>_forward and <fn>_backward of a kernels header (each_real.h). */

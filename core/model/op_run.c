@@ -55,14 +55,14 @@ static cddp_status run_layer(const cd_op *op, const cd_op_call *call, bool is_ba
                              .inputs = call->inputs,
                              .outputs = call->outputs};
     if (op->describe != NULL) CD_TRY(op->describe(call, &layer, err));
-    *taken = layer.layer != CDDP_LAYER_NONE;
+    *taken = layer.layer != CDDP_LAYER_NONE && (graph->layers->layers & CDDP_LAYER_BIT(layer.layer)) != 0;
     if (!*taken) return CDDP_OK;
     if (is_backward) {
         if (op->makes_gradients) CD_TRY(make_gradients(call, err));
         CD_TRY(list_gradients(graph, call->out_grads, call->output_count, &layer.out_grads, err));
         CD_TRY(list_gradients(graph, call->in_grads, call->input_count, &layer.in_grads, err));
     }
-    return graph->layers->run(graph->device, &layer, err);
+    return op->run_parts != NULL ? op->run_parts(call, &layer, err) : graph->layers->run(graph->device, &layer, err);
 }
 
 /* ---- on the host, over copies ---- */

@@ -203,21 +203,28 @@ static cddp_status gather(const cd_trainer *t, const cddp_tensor *mine, const cd
 }
 
 /* The planted defects: the exchange took place, and its result is not what is used. */
-static void spoil_statistics(const cd_trainer *t, const cddp_tensor *mine, const cddp_tensor *all)
+static cddp_status spoil_statistics(const cd_trainer *t, const cddp_tensor *mine, const cddp_tensor *all,
+                                    cddp_error *err)
 {
     const size_t width = (size_t)cddp_tensor_numel(mine), world = cddp_group_size(t->group);
-    const double *own = (const double *)mine->storage + mine->offset;
-    double *rows = (double *)all->storage + all->offset, total = 0; /* (world, width) */
+    double total = 0;
+    cddp_tensor here;
+    CD_TRY(cd_graph_host_tensor(t->replica->graph, CDDP_F64, all->sizes, all->dim_count, &here, err));
+    double *rows = here.storage; /* (world, width) */
+    const double *own = rows + t->rank->rank * width;
+    CD_TRY(all->device->read(all, rows, world * width * sizeof *rows, err));
     for (size_t r = 0; r < world; r++) {
         total += rows[r * width + width - 1];
     }
     for (size_t r = 0; r < world; r++) {
         if (t->micro->statistics == CD_STATISTICS_OWN) {
-            memcpy(rows + r * width, own, width * sizeof *rows);
+            memmove(rows + r * width, own, width * sizeof *rows);
         } else {
             rows[r * width + width - 1] = total / (double)world;
         }
     }
+    CD_TRY(all->device->write(all, rows, world * width * sizeof *rows, err));
+    return CDDP_OK;
 }
 
 static cddp_status gather_statistics(void *context, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err)
@@ -225,7 +232,7 @@ static cddp_status gather_statistics(void *context, const cddp_tensor *mine, con
     const cd_trainer *t = context;
     CD_TRY(gather(t, mine, all, err));
     if (t->micro->statistics != CD_STATISTICS_EXCHANGED) {
-        spoil_statistics(t, mine, all);
+        CD_TRY(spoil_statistics(t, mine, all, err));
     }
     return CDDP_OK;
 }
@@ -248,7 +255,6 @@ static cddp_status sum_statistics(void *context, const cddp_tensor *sums, cddp_e
     const cd_trainer *t = context;
     const uint32_t world = cddp_group_size(t->group);
     const int64_t width = cddp_tensor_numel(sums);
-    double *total = (double *)sums->storage + sums->offset; /* (width) */
     cddp_tensor all;
     CD_TRY(cd_graph_tensor(t->replica->graph, CDDP_F64, (const int64_t[2]){world, width}, 2, &all, err));
     CD_TRY(gather(t, sums, &all, err));
@@ -256,8 +262,11 @@ static cddp_status sum_statistics(void *context, const cddp_tensor *sums, cddp_e
         CD_TRY(sums->device->scale(sums, sums, world, NULL, err));
         return CDDP_OK;
     }
-    memset(total, 0, (size_t)width * sizeof *total);
-    cd_statistics_add_rows(total, (const double *)all.storage + all.offset, world, (size_t)width);
+    CD_TRY(sums->device->fill(sums, 0, NULL, err));
+    for (uint32_t r = 0; r < world; r++) {
+        const cddp_tensor row = cddp_tensor_of(all.device, all.storage, all.offset + r * width, CDDP_F64, &width, 1);
+        CD_TRY(sums->device->reduce(CDDP_RED_SUM, sums, &row, NULL, err));
+    }
     return CDDP_OK;
 }
 
@@ -272,7 +281,7 @@ void cd_trainer_set_callbacks(cd_trainer *t)
                                           .rank_count = cddp_group_size(t->group),
                                           .allgather = gather_statistics,
                                           .allreduce = sum_statistics,
-                                          .combined = show_statistics,
+                                          .combined = t->options.oracle ? show_statistics : NULL,
                                           .stream = producer_of,
                                           .ready = gradient_is_ready,
                                           .choose = choose_ready,

@@ -15,6 +15,7 @@ void cd_statistics_init(cd_statistics *statistics, uint32_t world, const cddp_al
 static void exchange_fini(const cd_statistics *s, cd_exchange *e)
 {
     cd_release(s->allocator, e->said, s->world * e->width * sizeof *e->said);
+    cd_release(s->allocator, e->words, s->world * e->width * sizeof *e->words);
     cd_release(s->allocator, e->knows, s->world * sizeof *e->knows);
     *e = (cd_exchange){.width = 0};
 }
@@ -46,8 +47,9 @@ static cddp_status find_exchange(cd_statistics *s, size_t width, cd_exchange **e
         exchange_fini(s, e);
         e->width = width;
         e->said = cd_allocate_array(s->allocator, s->world * width, sizeof *e->said);
+        e->words = cd_allocate_array(s->allocator, s->world * width, sizeof *e->words);
         e->knows = cd_allocate_array(s->allocator, s->world, sizeof *e->knows);
-        if (e->said == NULL || e->knows == NULL) {
+        if (e->said == NULL || e->words == NULL || e->knows == NULL) {
             return cd_fail(err, CDDP_E_NOMEM, "no memory for the statistics of %u ranks", s->world);
         }
     }
@@ -60,8 +62,9 @@ static cddp_status find_exchange(cd_statistics *s, size_t width, cd_exchange **e
 static cddp_status say(cd_statistics *s, const cddp_tensor *mine, cd_exchange **exchange, cddp_error *err)
 {
     const size_t width = (size_t)cddp_tensor_numel(mine), bytes = width * sizeof(double);
-    const double *words = (const double *)mine->storage + mine->offset;
     CD_TRY(find_exchange(s, width, exchange, err));
+    const double *words = (*exchange)->words;
+    CD_TRY(mine->device->read(mine, (*exchange)->words, bytes, err));
     double *said = (*exchange)->said + s->rank * width;
     if (!(*exchange)->knows[s->rank] || memcmp(said, words, bytes) != 0) {
         memcpy(said, words, bytes);
@@ -80,10 +83,10 @@ cddp_status cd_statistics_allgather(cd_statistics *s, const cddp_tensor *mine, c
 {
     cd_exchange *e;
     CD_TRY(say(s, mine, &e, err));
-    double *rows = (double *)all->storage + all->offset; /* (world, width) */
     for (uint32_t r = 0; r < s->world; r++) {
-        memcpy(rows + r * e->width, row_of(s, e, r), e->width * sizeof *rows);
+        memcpy(e->words + r * e->width, row_of(s, e, r), e->width * sizeof *e->words);
     }
+    CD_TRY(all->device->write(all, e->words, s->world * e->width * sizeof *e->words, err));
     return CDDP_OK;
 }
 
@@ -91,21 +94,14 @@ cddp_status cd_statistics_allreduce(cd_statistics *s, const cddp_tensor *sums, c
 {
     cd_exchange *e;
     CD_TRY(say(s, sums, &e, err));
-    double *total = (double *)sums->storage + sums->offset; /* (width) */
-    memset(total, 0, e->width * sizeof *total);
+    memset(e->words, 0, e->width * sizeof *e->words);
     for (uint32_t r = 0; r < s->world; r++) {
-        cd_statistics_add_rows(total, row_of(s, e, r), 1, e->width);
-    }
-    return CDDP_OK;
-}
-
-void cd_statistics_add_rows(double *sums, const double *all, uint32_t world, size_t width)
-{
-    for (uint32_t r = 0; r < world; r++) {
-        for (size_t i = 0; i < width; i++) {
-            sums[i] += all[r * width + i];
+        for (size_t i = 0; i < e->width; i++) {
+            e->words[i] += row_of(s, e, r)[i];
         }
     }
+    CD_TRY(sums->device->write(sums, e->words, e->width * sizeof *e->words, err));
+    return CDDP_OK;
 }
 
 void cd_statistics_fini(cd_statistics *s)

@@ -15,6 +15,7 @@
 
 typedef struct cd_exchange {
     double *said; /* (world, width) */
+    double *words; /* (world, width) on the way from a tensor and to one, which may be on a device */
     bool *knows;  /* (world) */
     size_t width;
 } cd_exchange;
@@ -35,6 +36,4 @@ void cd_statistics_begin(cd_statistics *statistics, uint32_t rank);
 cddp_status cd_statistics_allgather(cd_statistics *statistics, const cddp_tensor *mine, const cddp_tensor *all,
                                     cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_statistics_allreduce(cd_statistics *statistics, const cddp_tensor *sums, cddp_error *err) CDDP_MUST_CHECK;
-/* sums (width) += the rows of all (world, width), in order. */
-void cd_statistics_add_rows(double *sums, const double *all, uint32_t world, size_t width);
 void cd_statistics_fini(cd_statistics *statistics); /* accepts a zeroed one */

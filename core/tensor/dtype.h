@@ -13,15 +13,9 @@
 */
 #pragma once
 #include "cddp/tensor.h"
+#include "core/base/everywhere.h"
 
 #include <string.h>
-
-/* These functions are GPU code too where nvcc reads them. */
-#ifdef __CUDACC__
-#define CD_EVERYWHERE static inline __host__ __device__
-#else
-#define CD_EVERYWHERE static inline
-#endif
 
 CD_EVERYWHERE uint32_t cd_f32_bits(float x)
 {

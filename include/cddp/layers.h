@@ -54,6 +54,16 @@ typedef enum cddp_layer {
     CDDP_LAYER_GATE,         /* logits (n, experts) → gates (n); given: i64 (n), written in forward: who was chosen */
     CDDP_LAYER_TAKE,    /* x (n, width) → rows of one expert; integers: expert; given: i64 (n) expert, i64 (n) row */
     CDDP_LAYER_COMBINE, /* gates (n), results of each expert or absent → y (n, width); given: as TAKE */
+    CDDP_LAYER_ADD_INNER, /* acc (n) or absent, p, x (n) → y (n): y = acc + x · Σ c[i]·p[i], p flat; p may be c64, then it is
+                          ** taken as pairs of f32. integers: a key; c[i] is -3, -2, -1, 1, 2, 3 for mix(key, i) mod 6 = 0 … 5
+                          ** (cd_hash_mix of core/base/hash.h). x wants no gradient */
+    CDDP_LAYER_BATCH_NORM_SHARED, /* a BATCH_NORM in training that shares its statistics between ranks, in two halves around an
+                           ** exchange; integers: training, half (1 or 2). given[3]: f64, kept (3c + 1): mean, Σ(x-mean)²,
+                           ** 1/σ (c each), count; then own (2c + 1); then all (ranks, 2c + 1).
+                           ** forward 1 writes own: mean, Σ(x-mean)², count of this rank's values; forward 2 reads all, of every
+                           ** rank in rank order, and writes kept, the running statistics and y.
+                           ** backward 1 writes own: Σdy, Σdy·x̂ (c each), and the gradients of weight and bias; backward 2
+                           ** reads own, summed over ranks by then, and writes the gradient of x */
     CDDP_LAYER_COUNT
 } cddp_layer;
 #define CDDP_LAYER_BIT(layer) (UINT64_C(1) << (layer))

@@ -19,7 +19,7 @@ typedef struct batch_norm_state {
     int64_t samples, channels, area;
     double count;                    /* values per channel, over all ranks that share statistics */
     double *mean, *spread, *inverse; /* (channels) spread: Σ(x-mean)² */
-    cddp_tensor there;               /* f64 (3, channels): the same on a device that computes */
+    cddp_tensor there; /* on a device that computes: given[3] of CDDP_LAYER_BATCH_NORM or …_SHARED */
 } batch_norm_state;
 
 /* The running statistics where kernels can reach them: the buffers themselves, or copies on the tape. */
@@ -81,9 +81,15 @@ static cddp_status gather_moments(const cd_op_call *c, batch_norm_state *s, cddp
     values[2 * s->channels] = s->count;
     CD_TRY(cb->allgather(cb->context, &mine, &all, err));
     combine_ranks(s, cd_tensor_data(&all), cb->rank_count);
-    if (cb->combined != NULL)
-        CD_TRY(cb->combined(cb->context, s->norm.running_mean, s->mean, s->spread, s->channels, err));
     return CDDP_OK;
+}
+
+/* Tells of what the layer normalises with, who wants to hear of it. */
+static cddp_status tell_combined(const cd_op_call *c, const batch_norm_state *s, cddp_error *err)
+{
+    const cd_graph_callbacks *cb = &c->graph->callbacks;
+    if (cb->combined == NULL || !is_shared(c->graph, s)) return CDDP_OK;
+    return cb->combined(cb->context, s->norm.running_mean, s->mean, s->spread, s->channels, err);
 }
 
 static cddp_status check_count(double count, cddp_error *err)
@@ -96,22 +102,31 @@ static cddp_status combine_moments(const cd_op_call *c, batch_norm_state *s, cdd
 {
     if (is_shared(c->graph, s)) CD_TRY(gather_moments(c, s, err));
     CD_TRY(check_count(s->count, err));
+    CD_TRY(tell_combined(c, s, err));
     for (int64_t k = 0; k < s->channels; k++) s->inverse[k] = 1 / sqrt(s->spread[k] / s->count + s->norm.eps);
     return CDDP_OK;
 }
 
-/* Statistics of all ranks go through the host, which exchanges them. */
+/* ---- on a device that computes ---- */
+
+/* Numbers of one rank in an exchange, and where they lie in `there`. */
+static int64_t own_count(const batch_norm_state *s) { return 2 * s->channels + 1; }
+
+static cddp_tensor own_part(const batch_norm_state *s, int64_t numel)
+{
+    return cddp_tensor_slice(&s->there, 3 * s->channels + 1, numel);
+}
+
 static cddp_status describe(const cd_op_call *c, cddp_layer_call *layer, cddp_error *err)
 {
     batch_norm_state *s = c->state;
     const cd_buffer *buffers = s->module->buffers;
-    if (s->training && is_shared(c->graph, s)) {
-        layer->layer = CDDP_LAYER_NONE;
-        return CDDP_OK;
-    }
-    if (s->training) CD_TRY(check_count((double)(s->samples * s->area), err));
-    if (s->there.device == NULL)
-        CD_TRY(cd_graph_give(c->graph, CDDP_F64, (const int64_t[2]){3, s->channels}, 2, NULL, &s->there, err));
+    const bool shares = s->training && is_shared(c->graph, s);
+    const int64_t exchanged = (1 + (int64_t)c->graph->callbacks.rank_count) * own_count(s);
+    const int64_t numel = shares ? 3 * s->channels + 1 + exchanged : 3 * s->channels;
+    if (shares) layer->layer = CDDP_LAYER_BATCH_NORM_SHARED;
+    if (s->training && !shares) CD_TRY(check_count((double)(s->samples * s->area), err));
+    if (s->there.device == NULL) CD_TRY(cd_graph_give(c->graph, CDDP_F64, &numel, 1, NULL, &s->there, err));
     layer->integers[0] = s->training;
     layer->reals[0] = s->norm.eps;
     layer->reals[1] = s->norm.momentum;
@@ -122,10 +137,63 @@ static cddp_status describe(const cd_op_call *c, cddp_layer_call *layer, cddp_er
     return CDDP_OK;
 }
 
+/* all: (rank_count, 2·channels + 1). A rank with two values of its own knows that they are enough without looking. */
+static cddp_status check_all(const cd_op_call *c, const batch_norm_state *s, const cddp_tensor *all, cddp_error *err)
+{
+    cddp_tensor here;
+    double count = 0;
+    if (s->samples * s->area >= 2) return CDDP_OK;
+    CD_TRY(cd_graph_host_tensor(c->graph, CDDP_F64, all->sizes, 2, &here, err));
+    const double *values = cd_tensor_data(&here);
+    CD_TRY(all->device->read(all, cd_tensor_data(&here), (size_t)cddp_tensor_numel(all) * sizeof *values, err));
+    for (int64_t r = 0; r < all->sizes[0]; r++) count += values[(r + 1) * own_count(s) - 1];
+    return check_count(count, err);
+}
+
+/* Reads back what the device normalises with where somebody wants to hear of it. */
+static cddp_status tell_kept(const cd_op_call *c, batch_norm_state *s, cddp_error *err)
+{
+    const cddp_tensor kept = cddp_tensor_slice(&s->there, 0, 2 * s->channels); /* mean, spread: as in the state */
+    if (c->graph->callbacks.combined == NULL) return CDDP_OK;
+    CD_TRY(kept.device->read(&kept, s->mean, 2 * (size_t)s->channels * sizeof *s->mean, err));
+    return tell_combined(c, s, err);
+}
+
+static cddp_status run_half(const cd_op_call *c, cddp_layer_call *layer, int64_t half, cddp_error *err)
+{
+    layer->integers[1] = half;
+    return c->graph->layers->run(c->graph->device, layer, err);
+}
+
+static cddp_status run_parts(const cd_op_call *c, cddp_layer_call *layer, cddp_error *err)
+{
+    batch_norm_state *s = c->state;
+    const cd_graph_callbacks *cb = &c->graph->callbacks;
+    if (layer->layer == CDDP_LAYER_BATCH_NORM) return c->graph->layers->run(c->graph->device, layer, err);
+    CD_TRY(run_half(c, layer, 1, err));
+    if (layer->is_backward) {
+        const cddp_tensor sums = own_part(s, 2 * s->channels);
+        CD_TRY(cb->allreduce(cb->context, &sums, err));
+        return run_half(c, layer, 2, err);
+    }
+    const cddp_tensor own = own_part(s, own_count(s));
+    cddp_tensor all = cddp_tensor_of(own.device, own.storage, own.offset + own_count(s), CDDP_F64,
+                                     (const int64_t[2]){cb->rank_count, own_count(s)}, 2);
+    CD_TRY(cb->allgather(cb->context, &own, &all, err));
+    CD_TRY(check_all(c, s, &all, err));
+    CD_TRY(run_half(c, layer, 2, err));
+    return tell_kept(c, s, err);
+}
+
 #define KERNELS "core/model/layers/batch_norm_kernels.h"
 #include "core/model/layers/each_real.h"
 
-static const cd_op batch_norm_op = CD_OP("BatchNorm", batch_norm, CDDP_LAYER_BATCH_NORM, describe);
+static const cd_op batch_norm_op = {.name = "BatchNorm",
+                                    .forward = {batch_norm_forward_f32, batch_norm_forward_f64},
+                                    .backward = {batch_norm_backward_f32, batch_norm_backward_f64},
+                                    .layer = CDDP_LAYER_BATCH_NORM,
+                                    .describe = describe,
+                                    .run_parts = run_parts};
 
 cddp_status cd_batch_norm_register(cd_module *module, int64_t channels, cddp_dtype dtype, cd_batch_norm *norm,
                                    cddp_error *err)

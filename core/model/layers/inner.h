@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A parameter that only has to receive a gradient: y_s = acc_s + x_s·⟨c, p⟩ with given constants c.
+/* A parameter that only has to receive a gradient: y_s = acc_s + x_s·⟨c, p⟩ with the constants c of cd_inner_constant.
 **
 ** The gradient of p is c·Σ_s dy_s·x_s: known in advance, exact for small x, and different for every element. For a
 ** complex p it is Re⟨c̄, p⟩ and the gradient is c again (PyTorch's convention for real losses).
 */
 #pragma once
 #include "core/model/graph.h"
+#include "core/tensor/constants_code.h"
 
 typedef struct cd_inner {
     cd_value *acc; /* (sample_count), or NULL: zero */
@@ -15,6 +16,3 @@ typedef struct cd_inner {
 } cd_inner;
 
 cddp_status cd_inner_layer(cd_graph *graph, const cd_inner *inner, cd_value **y, cddp_error *err) CDDP_MUST_CHECK;
-
-/* Element i of c: an integer in -3 … 3 without 0. For complex numbers i counts real and imaginary parts. */
-double cd_inner_constant(uint64_t key, int64_t i);
