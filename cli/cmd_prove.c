@@ -95,6 +95,8 @@ static cddp_status check_plan(const prove_command *c, cddp_error *err)
                        plan->world.backend);
     if (plan->fault_count > 0)
         return cd_fail(err, CDDP_E_UNSUPPORTED, "the scenario plants faults; a proof is about runs without any");
+    if (plan->rendezvous.enable)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "rendezvous.enable: who comes first to the store is a race; a proof is about runs without any");
     if (plan->settings.train.checkpoint_step > 0)
         return cd_fail(err, CDDP_E_UNSUPPORTED, "train.checkpoint_step: a proof does not go through a checkpoint");
     for (size_t i = 0; i < plan->when_count; i++)

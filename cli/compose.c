@@ -7,6 +7,7 @@
 #include "cli/compose.h"
 
 #include "backends/sim/sim_backend.h"
+#include "backends/sim/sim_store.h"
 #include "cli/compose_process.h"
 #include "cddp/composition.h"
 #include "cddp/process.h"
@@ -32,6 +33,8 @@ struct cd_compose {
     /* the simulator */
     cd_sim *sim;
     cddp_backend sim_backend;
+    cd_sim_store store;
+    cd_sim_store_agent *agents; /* (world size) with [rendezvous], else NULL */
     cd_fault *faults; /* (fault_count) */
     bool *sides;      /* (fault_count, world size) of partitions */
     size_t fault_count;
@@ -87,15 +90,21 @@ static cddp_status make_fault(const cddp_plan *plan, const cddp_plan_fault *plan
         return cd_fail(err, CDDP_E_CONFIG, "fault.kind = \"%s\": `cddp-verify list faults` shows what there is",
                        planned->kind != NULL ? planned->kind : "");
     }
-    const bool needs_rank = kind != CD_FAULT_partition || planned->when != 0;
+    const bool joins = planned->when >= CD_FAULT_BEFORE_JOIN;
+    const int64_t joiner = planned->joiner != CDDP_PLAN_UNSET ? planned->joiner : planned->rank;
+    const bool needs_rank = kind != CD_FAULT_partition || (planned->when != CD_FAULT_AT_TIME && !joins);
     if (needs_rank && planned->rank == CDDP_PLAN_UNSET) {
         return cd_fail(err, CDDP_E_CONFIG, "fault '%s' does not say which rank it strikes", planned->kind);
+    }
+    if (joins && joiner == CDDP_PLAN_UNSET) {
+        return cd_fail(err, CDDP_E_CONFIG, "fault '%s' does not say around whose join it strikes: fault.joiner", planned->kind);
     }
     *fault = (cd_fault){.kind = (cd_fault_kind)kind,
                         .when = (cd_fault_when)planned->when,
                         .rank = planned->rank != CDDP_PLAN_UNSET ? (uint32_t)planned->rank : 0,
                         .side = side,
                         .peer = planned->peer != CDDP_PLAN_UNSET ? (uint32_t)planned->peer : UINT32_MAX,
+                        .joiner = joins ? (uint32_t)joiner : 0,
                         .at = planned->at,
                         .duration_ns = planned->duration_ns,
                         .amount = planned->amount,
@@ -145,6 +154,31 @@ static cddp_status find_link(const char *key, const char *name, cd_link *link, c
     return CDDP_OK;
 }
 
+/* Groups meet through the store, and then as before. */
+static cddp_status open_store(cd_compose *c, cddp_error *err)
+{
+    const cddp_plan *plan = c->options.plan;
+    const uint32_t world = (uint32_t)plan->world.size;
+    if (!plan->rendezvous.enable) return CDDP_OK;
+    c->agents = cd_allocate_array(c->options.allocator, world, sizeof *c->agents);
+    if (c->agents == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the agents of %u ranks", world);
+    for (uint32_t i = 0; i < world; i++) {
+        cddp_plan_settings settings;
+        CD_TRY(cddp_plan_rank_settings(plan, i, &settings, err));
+        c->agents[i] = (cd_sim_store_agent){.late_ns = settings.agent.late_ms * 1000000u,
+                                            .timeout_ns = settings.agent.timeout_ms * 1000000u,
+                                            .backoff_ns = settings.agent.backoff_ms * 1000000u,
+                                            .attempts = (uint32_t)settings.agent.attempts};
+    }
+    c->store = (cd_sim_store){.sim = c->sim,
+                              .inner = c->sim_backend,
+                              .agents = c->agents,
+                              .host = (uint32_t)plan->rendezvous.host,
+                              .generations = plan->rendezvous.generations};
+    c->sim_backend = cd_sim_store_backend(&c->store);
+    return CDDP_OK;
+}
+
 static cddp_status open_sim(cd_compose *c, cddp_error *err)
 {
     const cddp_plan *plan = c->options.plan;
@@ -191,6 +225,7 @@ static cddp_status open_sim(cd_compose *c, cddp_error *err)
     config.ended_context = c;
     CD_TRY(cd_sim_create(&config, &c->sim, err));
     c->sim_backend = cd_sim_backend(c->sim);
+    CD_TRY(open_store(c, err));
     c->backend = &c->sim_backend;
     c->world_ops = cd_sim_ops();
     c->world = c->sim;
@@ -207,6 +242,13 @@ static cddp_status refuse_streams(const cddp_plan *plan, const char *backend, cd
                    backend);
 }
 
+static cddp_status refuse_rendezvous(const cddp_plan *plan, const char *backend, cddp_error *err)
+{
+    if (!plan->rendezvous.enable) return CDDP_OK;
+    return cd_fail(err, CDDP_E_UNSUPPORTED,
+                   "[rendezvous] is how simulated ranks meet; it runs on backend '%s', which meets in its own way", backend);
+}
+
 static cddp_status open_self(cd_compose *c, cddp_error *err)
 {
     const cddp_plan *plan = c->options.plan;
@@ -215,6 +257,7 @@ static cddp_status open_self(cd_compose *c, cddp_error *err)
                        (unsigned long long)plan->world.size);
     }
     CD_TRY(refuse_streams(plan, "self", err));
+    CD_TRY(refuse_rendezvous(plan, "self", err));
     const cddp_solo_options options = {
         .size = sizeof options, .rank = 0, .world_size = 1, .allocator = c->options.allocator};
     CD_TRY(cddp_solo_world_open(&options, &c->solo, err));
@@ -244,6 +287,7 @@ static cddp_status open_process(cd_compose *c, cddp_error *err)
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "the scenario plants faults, which only the simulator can do; it runs on backend '%s'", name);
     CD_TRY(refuse_streams(plan, name, err));
+    CD_TRY(refuse_rendezvous(plan, name, err));
     if (plan->settings.model.device != 0)
         return cd_fail(err, CDDP_E_UNSUPPORTED, "device '%s' holds no numbers that backend '%s' could send",
                        plan->settings.model.device == 1 ? "symbol" : "shape", name);
@@ -409,6 +453,7 @@ void cd_compose_close(cd_compose *c)
         cd_sim_destroy(c->sim);
         cddp_solo_world_close(c->solo);
         cd_compose_process_close(c->process);
+        cd_release(c->options.allocator, c->agents, (size_t)c->options.plan->world.size * sizeof *c->agents);
         cd_release(c->options.allocator, c->faults, (c->fault_count + 1) * sizeof *c->faults);
         cd_release(c->options.allocator, c->sides,
                    (c->fault_count * (size_t)c->options.plan->world.size + 1) * sizeof *c->sides);

@@ -37,6 +37,7 @@ const char *cd_explore_find_asymmetry(const cddp_plan *plan)
     if (plan->override_count > 0) return "keys differ by rank";
     if (plan->group_count > 0) return "groups name ranks";
     if (plan->fault_count > 0) return "faults strike a rank";
+    if (plan->rendezvous.enable) return "one rank serves the rendezvous";
     if (plan->settings.data.inputs > 0 || plan->settings.join.enable) return "inputs end at different times";
     for (size_t i = 0; i < plan->when_count; i++)
         if (plan->whens[i].ranks.term_count > 0) return "a [[when]] names ranks";

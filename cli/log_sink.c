@@ -54,6 +54,8 @@ static const struct {
     {CDDP_EV_waiting_for, COMM, CD_LOG_WARN},
     {CDDP_EV_group_abort, COMM, CD_LOG_WARN},
     {CDDP_EV_store_key, COMM, CD_LOG_DEBUG},
+    {CDDP_EV_store_wait, COMM, CD_LOG_DEBUG},
+    {CDDP_EV_store_done, COMM, CD_LOG_INFO},
     {CDDP_EV_memory, MEMORY, CD_LOG_DEBUG},
     {CDDP_EV_touch, MEMORY, CD_LOG_DEBUG},
     {CDDP_EV_order, MEMORY, CD_LOG_DEBUG},

@@ -40,6 +40,8 @@ static bool is_of_world(const cddp_event *e)
     case CDDP_EV_message:
     case CDDP_EV_compute:
     case CDDP_EV_store_key:
+    case CDDP_EV_store_wait:
+    case CDDP_EV_store_done:
         return true;
     default:
         return false;

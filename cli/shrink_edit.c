@@ -468,18 +468,29 @@ static bool renumber_text(gap *g, const char **item)
     return true;
 }
 
-/* Ranks that are named as such: members of groups, targets of faults. */
+static bool names_ranks(const cd_key_row *row)
+{
+    static const char *const paths[] = {"group.members", "fault.rank", "fault.peer", "fault.joiner", "rendezvous.host"};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
+        if (row_is(row, paths[i])) return true;
+    return false;
+}
+
+/* Ranks that are named as such: members of groups, targets of faults, the host of the store. */
 static void renumber_named_ranks(gap *g)
 {
     for (size_t i = g->draft->count; i-- > 0 && g->possible;) {
         cd_draft_setting *s = &g->draft->settings[i];
         size_t left = 0;
-        if (!row_is(s->row, "group.members") && !row_is(s->row, "fault.rank") && !row_is(s->row, "fault.peer"))
-            continue;
+        if (!names_ranks(s->row)) continue;
         for (size_t k = 0; k < s->item_count; k++)
             if (renumber_text(g, &s->items[k])) s->items[left++] = s->items[k];
         s->item_count = left;
         if (left > 0) continue;
+        if (cd_item_table_get(s->row->scope) == NULL) { /* the host itself is gone: another one would serve */
+            g->possible = false;
+            return;
+        }
         cd_draft_remove_element(g->draft, s->row->scope, s->element);
         i = g->draft->count;
     }

@@ -119,6 +119,12 @@ typedef struct cd_link_fault {
     const cd_fault *fault;
     uint64_t until_ns; /* UINT64_MAX: for good */
     bool is_spent;     /* one-message faults */
+    /* What was held back is not overtaken within its operation: (world_size) by receiver, of link_delay; of the one
+    ** message of link_reorder. */
+    uint64_t *late_ns;
+    const cd_coll *held_coll;
+    uint32_t held_target;
+    uint64_t held_ns;
 } cd_link_fault;
 
 struct cd_cluster {
@@ -180,6 +186,11 @@ cd_message *cd_inbox_take(cd_part *part, const cd_action *awaited);
 void cd_inbox_clear(cd_part *part, bool lost);
 void cd_inbox_push(cd_part *part, cd_message *message);
 void cd_part_progress(cd_part *part);
+
+/* When what source sends to target now arrives, where planted faults hold it back. False: never. */
+bool cd_link_pass(const cd_sim *sim, uint32_t source, uint32_t target, uint64_t *arrival_ns);
+/* Does a planted fault hold back what source sends to target now? */
+bool cd_link_is_cut(const cd_sim *sim, uint32_t source, uint32_t target);
 
 /* model.c */
 void cd_coll_time(cd_coll *coll); /* sets time_ns of every part */

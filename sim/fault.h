@@ -21,7 +21,10 @@ typedef enum cd_fault_when {
     CD_FAULT_AT_TIME,   /* at `at` ns of virtual time */
     CD_FAULT_BEFORE_OP, /* when the rank is about to post its at-th collective, counted over all its groups from 0 */
     CD_FAULT_INSIDE_OP, /* after the rank posted it, and before it can complete there */
-    CD_FAULT_AFTER_OP   /* when it completed on the rank */
+    CD_FAULT_AFTER_OP,  /* when it completed on the rank */
+    CD_FAULT_BEFORE_JOIN, /* when `joiner` is about to meet others for a group for the at-th time, from 0 */
+    CD_FAULT_INSIDE_JOIN, /* after it has said that it is there, and before it knows who else is */
+    CD_FAULT_AFTER_JOIN   /* when it has met them */
 } cd_fault_when;
 
 typedef struct cd_fault {
@@ -29,9 +32,10 @@ typedef struct cd_fault {
     cd_fault_when when;
     uint32_t rank;        /* whom it strikes; the sender for links */
     uint32_t peer;        /* links: the receiver; UINT32_MAX: every one */
+    uint32_t joiner;      /* *_JOIN: whose joins `at` counts; it need not be the rank that is struck */
     const bool *side;     /* partition: (world_size) who is on the one side, borrowed; else NULL. rank: whose collective
                           ** `at` counts; peer is not used */
-    uint64_t at;          /* ns, or ordinal of the collective */
+    uint64_t at;          /* ns, or ordinal of the collective, or of the join */
     uint64_t duration_ns; /* hang, slow_rank, link_cut, link_delay: for how long; 0: for good */
     uint64_t amount;      /* slow_rank: permille of normal time; link_delay, link_reorder: ns added; chunk_corrupt,
                           ** bit_flip: number of the bit; nan: element */

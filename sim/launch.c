@@ -202,8 +202,7 @@ static void fill_result(const cd_sim *sim, const cd_sim_rank *rank, cddp_rank_re
     } else if (rank->killed) {
         result->end = CDDP_RANK_KILLED;
         result->detail = 9; /* SIGKILL */
-        result->status =
-            cd_fail(&result->error, CDDP_E_ABORTED, "rank %u was killed by a planted fault", rank->port.rank);
+        result->status = CDDP_E_ABORTED;
     } else if (rank->hung) {
         result->end = CDDP_RANK_HUNG;
         result->status = sim->out_of_memory ? CDDP_E_NOMEM : CDDP_E_TIMEOUT;
@@ -399,5 +398,9 @@ cd_sim_rank_times cd_sim_get_rank_times(const cd_sim *sim, uint32_t rank)
     CD_ASSERT(rank < sim->world_size && sim->ranks != NULL);
     return sim->ranks[rank].times;
 }
+
+void cd_sim_set_service(cd_sim *sim, void *service) { sim->service = service; }
+
+void *cd_sim_get_service(const cd_sim *sim) { return sim->service; }
 
 cd_algorithm cd_sim_get_algorithm(const cd_sim *sim) { return sim->host->config.algorithm; }

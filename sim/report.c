@@ -107,6 +107,24 @@ void cd_part_print(const cd_part *part, char *text, size_t text_bytes)
     add_peers(&b, peers, count);
 }
 
+/* Those who have not come to open the group. */
+static uint32_t absent_members(const cd_comm *comm, uint32_t peers[PEERS_MAX])
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < comm->size; i++)
+        if (!comm->members[i].is_joined) count = add_peer(peers, count, PEERS_MAX, comm->ranks[i]);
+    return count;
+}
+
+/* What the rank did last. */
+static void add_last(text_builder *b, const cd_sim_rank *rank)
+{
+    if (rank->last_what == NULL) return;
+    add(b, "; last: %s", rank->last_what);
+    if (rank->last_group != NULL) add(b, " '%s' #%llu", rank->last_group, (unsigned long long)rank->last_ordinal);
+    add(b, " at %llu ns", (unsigned long long)rank->last_ns);
+}
+
 static void add_wait(text_builder *b, const cd_sim_rank *rank)
 {
     const cd_comm *comm = rank->waiting_group;
@@ -116,17 +134,21 @@ static void add_wait(text_builder *b, const cd_sim_rank *rank)
         add_part(b, rank->waiting_part);
     } else if (comm != NULL) {
         add(b, "waits to open group '%s'", comm->name);
-        uint32_t peers[PEERS_MAX], count = 0;
-        for (uint32_t i = 0; i < comm->size; i++)
-            if (!comm->members[i].is_joined) count = add_peer(peers, count, PEERS_MAX, comm->ranks[i]);
+        uint32_t peers[PEERS_MAX], count = absent_members(comm, peers);
         add_peers(b, peers, count);
     } else {
         add(b, "%s", rank->waiting != NULL ? rank->waiting : "is ready");
     }
-    if (rank->last_what == NULL) return;
-    add(b, "; last: %s", rank->last_what);
-    if (rank->last_group != NULL) add(b, " '%s' #%llu", rank->last_group, (unsigned long long)rank->last_ordinal);
-    add(b, " at %llu ns", (unsigned long long)rank->last_ns);
+    add_last(b, rank);
+}
+
+void cd_sim_report_death(cd_sim_rank *rank)
+{
+    char words[CDDP_ERROR_MESSAGE_BYTES - 64];
+    text_builder b = {words, sizeof words, 0};
+    words[0] = '\0';
+    add_last(&b, rank);
+    (void)cd_fail(&rank->error, CDDP_E_ABORTED, "rank %u was killed by a planted fault%s", rank->port.rank, words);
 }
 
 size_t cd_sim_print_waits(const cd_sim *sim, char *text, size_t text_bytes)
@@ -154,6 +176,11 @@ static void emit_edges(cd_sim *sim, const cd_sim_rank *rank, const char *text)
     for (uint32_t i = 0; i < count; i++)
         CD_SIM_EMIT(sim, waiting_for, text, .group = part->coll->comm->id, .sequence = (int64_t)part->what.sequence,
                     .peer = peers[i], .op = part->what.op, .who = rank->port.rank);
+    const cd_comm *comm = part == NULL ? rank->waiting_group : NULL;
+    if (comm != NULL) count = absent_members(comm, peers);
+    for (uint32_t i = 0; comm != NULL && i < count; i++)
+        CD_SIM_EMIT(sim, waiting_for, text, .group = comm->id, .sequence = -1, .peer = peers[i], .op = -1,
+                    .who = rank->port.rank);
     if (count == 0)
         CD_SIM_EMIT(sim, waiting_for, text, .group = -1, .sequence = -1, .peer = -1, .op = -1, .who = rank->port.rank);
 }

@@ -66,6 +66,7 @@ struct cd_sim_rank {
     bool started, killed, overflowed, hung, has_op_faults;
     uint64_t unwind_calls;      /* world calls after the world ended */
     uint64_t collective_count;  /* posted, over all groups: what faults count */
+    uint64_t join_count;        /* begun: cd_sim_pass_join */
     uint32_t slots_used;
     uint32_t transfers;  /* operations whose data are moving */
     bool is_sharing;     /* it computes, and how fast depends on transfers */
@@ -125,6 +126,8 @@ struct cd_sim {
     cd_schedule schedule;
     struct cddp_tracer tracer;
     struct cd_cluster *cluster; /* groups and operations: collective.c */
+    struct cd_wire *wires;      /* those with a server: wire.c */
+    void *service;              /* cd_sim_set_service */
     cd_sim_stats stats;
 };
 
@@ -158,6 +161,8 @@ void cd_sim_kill(cd_sim *sim, cd_sim_rank *rank);
 
 /* Who waits for whom (report.c): fills the error of a hung rank, emits waiting_for events. */
 void cd_sim_report_hang(cd_sim *sim);
+/* Fills the error of a rank that is killed now, with what it did last. */
+void cd_sim_report_death(cd_sim_rank *rank);
 /* Emits through the world's tracer, stamped with the world's time. */
 #define CD_SIM_EMIT(sim, event_name, event_text, ...)                                              \
     do {                                                                                           \
@@ -175,6 +180,9 @@ void cd_sim_fault_at_time(cd_sim *sim, cd_sim_event *event);
 struct cddp_collective;
 void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cd_fault_when when, struct cd_part *part,
                         const struct cddp_collective *what);
+
+/* The program of a rank has returned: a server on it closes its connections (wire.c). */
+void cd_wires_rank_ended(cd_sim *sim, const cd_sim_rank *rank);
 
 /* Collectives (collective.c). */
 cddp_status cd_cluster_init(cd_sim *sim, cddp_error *err);

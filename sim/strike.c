@@ -96,6 +96,18 @@ static void hang(cd_sim *sim, cd_sim_rank *rank, uint64_t until_ns)
     (void)wake;
 }
 
+/* Of link_delay, when what it held back arrives at each receiver; else NULL. */
+static uint64_t *late_of(cd_sim *sim, const cd_fault *fault)
+{
+    if (fault->kind != CD_FAULT_link_delay) return NULL;
+    uint64_t *late_ns = cd_memory_allocate(&sim->memory, sim->world_size * sizeof *late_ns);
+    if (late_ns != NULL)
+        memset(late_ns, 0, sim->world_size * sizeof *late_ns);
+    else
+        cd_sim_exhausted(sim);
+    return late_ns;
+}
+
 void cd_sim_strike(cd_sim *sim, const cd_fault *fault)
 {
     cd_sim_rank *rank = &sim->ranks[fault->rank];
@@ -107,6 +119,7 @@ void cd_sim_strike(cd_sim *sim, const cd_fault *fault)
     emit(sim, fault, text);
     switch (fault->kind) {
     case CD_FAULT_kill:
+        cd_sim_report_death(rank);
         cd_sim_note(rank, "was killed by a planted fault", NULL, 0);
         cd_sim_kill(sim, rank);
         break;
@@ -122,7 +135,8 @@ void cd_sim_strike(cd_sim *sim, const cd_fault *fault)
     case CD_FAULT_link_delay:
     case CD_FAULT_link_reorder:
     case CD_FAULT_chunk_corrupt:
-        sim->cluster->link_faults[sim->cluster->link_fault_count++] = (cd_link_fault){fault, until(sim, fault), false};
+        sim->cluster->link_faults[sim->cluster->link_fault_count++] =
+            (cd_link_fault){.fault = fault, .until_ns = until(sim, fault), .late_ns = late_of(sim, fault)};
         break;
     case CD_FAULT_lost_start:
     case CD_FAULT_lost_end:
@@ -175,10 +189,26 @@ cddp_status cd_sim_begin_faults(cd_sim *sim, cddp_error *err)
             cd_sim_strike(sim, f); /* before any rank runs */
         else if (f->when == CD_FAULT_AT_TIME)
             cd_sim_schedule_event(sim, &timed[i].event, f->at);
-        else
+        else if (f->when < CD_FAULT_BEFORE_JOIN)
             sim->ranks[f->rank].has_op_faults = true;
     }
     return CDDP_OK;
+}
+
+void cd_sim_pass_join(cddp_rank *port, cd_fault_when when)
+{
+    cd_sim *sim = port->world;
+    cd_sim_rank *rank = cd_sim_rank_of(port);
+    const cd_sim_config *config = &sim->host->config;
+    if (when == CD_FAULT_BEFORE_JOIN) rank->join_count++;
+    for (size_t i = 0; i < config->fault_count && !sim->unwinding; i++) {
+        const cd_fault *f = &config->faults[i];
+        if (f->when != when || f->joiner != port->rank || f->at + 1 != rank->join_count) continue;
+        cddp_choice choice = choice_of(f);
+        choice.rank = port->rank; /* at whose join it is decided */
+        if (f->optional && cd_sim_choose(sim, &choice) == 0) continue;
+        cd_sim_strike(sim, f);
+    }
 }
 
 void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cd_fault_when when, struct cd_part *part,

@@ -89,22 +89,73 @@ static cddp_status copy_chunk(cd_part *part, const cd_action *a, cd_message *m, 
     return CDDP_OK;
 }
 
+/* Does the fault act on what source sends to target now? */
+static bool acts_on(const cd_sim *sim, const cd_link_fault *l, uint32_t source, uint32_t target)
+{
+    const cd_fault *f = l->fault;
+    if (l->is_spent || l->until_ns < sim->now_ns) return false;
+    if (cd_fault_cuts(f, source, target)) return true;
+    return f->side == NULL && f->rank == source && (f->peer == UINT32_MAX || f->peer == target);
+}
+
+/* Later, or never: false. */
+static bool pass_link_fault(const cd_link_fault *l, uint32_t source, uint32_t target, uint64_t *arrival_ns)
+{
+    if (cd_fault_cuts(l->fault, source, target)) {
+        if (l->until_ns == UINT64_MAX) return false;
+        if (*arrival_ns < l->until_ns) *arrival_ns = l->until_ns;
+    } else if (l->fault->kind == CD_FAULT_link_delay) {
+        *arrival_ns += l->fault->amount;
+    }
+    return true;
+}
+
+bool cd_link_is_cut(const cd_sim *sim, uint32_t source, uint32_t target)
+{
+    for (uint32_t i = 0; i < sim->cluster->link_fault_count; i++) {
+        const cd_link_fault *l = &sim->cluster->link_faults[i];
+        if (acts_on(sim, l, source, target) && cd_fault_cuts(l->fault, source, target)) return true;
+    }
+    return false;
+}
+
+bool cd_link_pass(const cd_sim *sim, uint32_t source, uint32_t target, uint64_t *arrival_ns)
+{
+    for (uint32_t i = 0; i < sim->cluster->link_fault_count; i++) {
+        const cd_link_fault *l = &sim->cluster->link_faults[i];
+        if (acts_on(sim, l, source, target) && !pass_link_fault(l, source, target, arrival_ns)) return false;
+    }
+    return true;
+}
+
+/* Whatever a fault held back, chunks of an operation from one sender arrive in order. */
+static void keep_order(cd_link_fault *l, const cd_message *m, bool acts, uint64_t *arrival_ns)
+{
+    if (l->late_ns != NULL && l->fault->rank == m->source_rank) {
+        uint64_t *late = &l->late_ns[m->target_rank];
+        if (*arrival_ns < *late) *arrival_ns = *late;
+        if (acts) *late = *arrival_ns;
+    }
+    if (l->held_coll == m->coll && l->held_target == m->target_rank && l->fault->rank == m->source_rank &&
+        *arrival_ns < l->held_ns)
+        *arrival_ns = l->held_ns;
+}
+
 /* What planted faults do to this message: later, spoiled, or never. False: it is lost. */
 static bool pass_link_faults(cd_sim *sim, cd_message *m, uint64_t *arrival_ns)
 {
     for (uint32_t i = 0; i < sim->cluster->link_fault_count; i++) {
         cd_link_fault *l = &sim->cluster->link_faults[i];
         const cd_fault *f = l->fault;
-        const bool cuts = cd_fault_cuts(f, m->source_rank, m->target_rank);
-        bool mine = cuts || (f->side == NULL && f->rank == m->source_rank && (f->peer == UINT32_MAX || f->peer == m->target_rank));
-        if (!mine || l->is_spent || l->until_ns < sim->now_ns) continue;
-        if (cuts) {
-            if (l->until_ns == UINT64_MAX) return false;
-            if (*arrival_ns < l->until_ns) *arrival_ns = l->until_ns;
-        } else if (f->kind == CD_FAULT_link_delay) {
+        const bool acts = acts_on(sim, l, m->source_rank, m->target_rank);
+        if (acts && !pass_link_fault(l, m->source_rank, m->target_rank, arrival_ns)) return false;
+        keep_order(l, m, acts, arrival_ns);
+        if (!acts) continue;
+        if (f->kind == CD_FAULT_link_reorder) {
             *arrival_ns += f->amount;
-        } else if (f->kind == CD_FAULT_link_reorder) {
-            *arrival_ns += f->amount;
+            l->held_coll = m->coll;
+            l->held_target = m->target_rank;
+            l->held_ns = *arrival_ns;
             l->is_spent = true;
         } else if (f->kind == CD_FAULT_chunk_corrupt && m->data.device != NULL) {
             cd_tensor_flip_bit(&m->data, f->amount);

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting for bytes, and the time that they take. */
+/* Waiting for bytes, and the time that they take. Planted faults of links hold them back as they do messages. */
 #include "sim/wire.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
-#include "sim/state.h"
+#include "sim/cluster.h"
 
 #define NOBODY UINT32_MAX
 #define RETRY_NS UINT64_C(5000000) /* as the real client: somebody may come to listen */
 
 struct cd_wire {
     cd_sim *sim;
+    cd_wire *next; /* in the world's list, once somebody listens */
+    const cddp_allocator *allocator;
     cd_wire_server_ops ops;
     void *self;
     uint32_t host;    /* NOBODY: none listens */
@@ -18,12 +20,12 @@ struct cd_wire {
     bool *is_reading; /* (world_size) those whose rank waits for bytes */
 };
 
-cddp_status cd_wire_create(cd_sim *sim, const cd_wire_server_ops *ops, void *self, cd_wire **wire, cddp_error *err)
+cddp_status cd_wire_create(cd_sim *sim, const cd_wire_options *options, cd_wire **wire, cddp_error *err)
 {
-    const cddp_allocator *a = sim->host->allocator;
+    const cddp_allocator *a = options->allocator;
     cd_wire *w = cd_allocate_zero(a, sizeof *w);
     if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a wire");
-    *w = (cd_wire){.sim = sim, .ops = *ops, .self = self, .host = NOBODY};
+    *w = (cd_wire){.sim = sim, .allocator = a, .ops = options->ops, .self = options->self, .host = NOBODY};
     w->is_open = cd_allocate_array(a, sim->world_size, sizeof *w->is_open);
     w->is_reading = cd_allocate_array(a, sim->world_size, sizeof *w->is_reading);
     if (w->is_open == NULL || w->is_reading == NULL) {
@@ -37,22 +39,48 @@ cddp_status cd_wire_create(cd_sim *sim, const cd_wire_server_ops *ops, void *sel
 void cd_wire_destroy(cd_wire *w)
 {
     if (w == NULL) return;
-    const cddp_allocator *a = w->sim->host->allocator;
-    cd_release(a, w->is_open, w->sim->world_size * sizeof *w->is_open);
-    cd_release(a, w->is_reading, w->sim->world_size * sizeof *w->is_reading);
-    cd_release(a, w, sizeof *w);
+    for (cd_wire **link = &w->sim->wires; *link != NULL; link = &(*link)->next)
+        if (*link == w) {
+            *link = w->next;
+            break;
+        }
+    cd_release(w->allocator, w->is_open, w->sim->world_size * sizeof *w->is_open);
+    cd_release(w->allocator, w->is_reading, w->sim->world_size * sizeof *w->is_reading);
+    cd_release(w->allocator, w, sizeof *w);
 }
 
-void cd_wire_listen(cd_wire *w, const cddp_rank *host) { w->host = host->rank; }
-
-typedef enum host_state { HOST_ABSENT, HOST_ALIVE, HOST_SILENT } host_state;
-
-static host_state host_of(const cd_wire *w)
+void cd_wire_listen(cd_wire *w, const cddp_rank *host)
 {
-    if (w->host == NOBODY) return HOST_ABSENT;
+    if (w->host == NOBODY) {
+        w->next = w->sim->wires;
+        w->sim->wires = w;
+    }
+    w->host = host->rank;
+}
+
+/* Whatever the network does. */
+static cd_wire_state host_of(const cd_wire *w)
+{
+    if (w->host == NOBODY) return CD_WIRE_ABSENT;
     const cd_sim_rank *host = &w->sim->ranks[w->host];
-    if (host->state == CD_RANK_DEAD || host->hang_until_ns > w->sim->now_ns) return HOST_SILENT;
-    return host->state == CD_RANK_ENDED ? HOST_ABSENT : HOST_ALIVE;
+    if (host->state == CD_RANK_DEAD || host->hang_until_ns > w->sim->now_ns) return CD_WIRE_SILENT;
+    return host->state == CD_RANK_ENDED ? CD_WIRE_ABSENT : CD_WIRE_ALIVE;
+}
+
+/* A host that hangs for a while finds its bytes when it comes back; 0: it does not hang, or for good. */
+static uint64_t comes_back_ns(const cd_wire *w)
+{
+    const cd_sim_rank *host = &w->sim->ranks[w->host];
+    const bool hangs = host->state != CD_RANK_DEAD && host->hang_until_ns > w->sim->now_ns;
+    return hangs && host->hang_until_ns != UINT64_MAX ? host->hang_until_ns : 0;
+}
+
+cd_wire_state cd_wire_look(const cd_wire *w, const cddp_rank *port)
+{
+    const cd_wire_state host = host_of(w);
+    if (host == CD_WIRE_SILENT || w->host == NOBODY || w->host == port->rank) return host;
+    const bool is_cut = cd_link_is_cut(w->sim, port->rank, w->host) || cd_link_is_cut(w->sim, w->host, port->rank);
+    return is_cut ? CD_WIRE_CUT : host;
 }
 
 static uint64_t one_way_ns(const cd_wire *w, uint32_t rank, size_t bytes)
@@ -72,6 +100,21 @@ static cddp_status pass_until(cddp_rank *port, uint64_t end_ns, uint64_t deadlin
     return end_ns <= deadline_ns ? CDDP_OK : cd_fail(err, CDDP_E_TIMEOUT, "no answer in time");
 }
 
+/* When bytes from source reach target; UINT64_MAX: never. */
+static uint64_t arrival_ns(const cd_wire *w, uint32_t source, uint32_t target, size_t bytes)
+{
+    uint64_t arrival = w->sim->now_ns + one_way_ns(w, source == w->host ? target : source, bytes);
+    if (source != target && !cd_link_pass(w->sim, source, target, &arrival)) return UINT64_MAX;
+    return arrival;
+}
+
+static cddp_status over(const cddp_rank *port, const char *what, cddp_error *err)
+{
+    return cd_fail(err, CDDP_E_ABORTED, "the world has ended; rank %u %s no more", port->rank, what);
+}
+
+static bool is_over(cd_wire *w, cddp_rank *port) { return cd_sim_is_over_for(w->sim, cd_sim_rank_of(port)); }
+
 /* False when the deadline came first, or the world's end. */
 static bool is_reached(cd_wire *w, cddp_rank *port, uint64_t deadline_ns)
 {
@@ -79,16 +122,16 @@ static bool is_reached(cd_wire *w, cddp_rank *port, uint64_t deadline_ns)
     for (;;) {
         uint64_t there_and_back = 2 * one_way_ns(w, port->rank, 0);
         if (pass_until(port, sim->now_ns + there_and_back, deadline_ns, NULL) != CDDP_OK) return false;
-        if (host_of(w) == HOST_ALIVE) return true;
+        if (cd_wire_look(w, port) == CD_WIRE_ALIVE) return true;
         if (pass_until(port, sim->now_ns + RETRY_NS, deadline_ns, NULL) != CDDP_OK) return false;
     }
 }
 
 cddp_status cd_wire_connect(cd_wire *w, cddp_rank *port, uint64_t deadline_ns, cddp_error *err)
 {
+    if (is_over(w, port)) return over(port, "connects", err);
     if (!is_reached(w, port, deadline_ns)) {
-        if (w->sim->unwinding)
-            return cd_fail(err, CDDP_E_ABORTED, "the world has ended; rank %u connects no more", port->rank);
+        if (w->sim->unwinding) return over(port, "connects", err);
         return cd_fail(err, CDDP_E_TIMEOUT, "cannot reach the rendezvous: nobody answers");
     }
     w->is_open[port->rank] = true;
@@ -100,14 +143,24 @@ void cd_wire_disconnect(cd_wire *w, const cddp_rank *port)
 {
     if (!w->is_open[port->rank]) return;
     w->is_open[port->rank] = false;
-    if (host_of(w) == HOST_ALIVE) w->ops.reset(w->self, port->rank);
+    if (host_of(w) == CD_WIRE_ALIVE) w->ops.reset(w->self, port->rank);
 }
 
 /* What one client said may be what another one waits for. */
 static void wake_readers(cd_wire *w)
 {
     for (uint32_t i = 0; i < w->sim->world_size; i++)
-        if (w->is_reading[i]) cd_sim_wake(w->sim, &w->sim->ranks[i], CD_WAKE_DONE);
+        if (w->is_reading[i] && (!w->is_open[i] || w->ops.has_answer(w->self, i)))
+            cd_sim_wake(w->sim, &w->sim->ranks[i], CD_WAKE_DONE);
+}
+
+void cd_wires_rank_ended(cd_sim *sim, const cd_sim_rank *rank)
+{
+    for (cd_wire *w = sim->wires; w != NULL && !sim->unwinding; w = w->next) {
+        if (w->host != rank->port.rank) continue;
+        for (uint32_t i = 0; i < sim->world_size; i++) w->is_open[i] = false;
+        wake_readers(w);
+    }
 }
 
 static cddp_status closed(cd_wire *w, const cddp_rank *port, cddp_error *err)
@@ -119,34 +172,46 @@ static cddp_status closed(cd_wire *w, const cddp_rank *port, cddp_error *err)
 cddp_status cd_wire_write(cd_wire *w, cddp_rank *port, const void *bytes, size_t byte_count, uint64_t deadline_ns,
                           cddp_error *err)
 {
-    CD_TRY(pass_until(port, w->sim->now_ns + one_way_ns(w, port->rank, byte_count), deadline_ns, err));
-    host_state host = host_of(w);
-    if (host == HOST_SILENT) return CDDP_OK; /* lost; nobody says so */
-    if (host == HOST_ABSENT || !w->is_open[port->rank]) return closed(w, port, err);
+    if (is_over(w, port)) return over(port, "writes", err);
+    if (w->host == NOBODY || !w->is_open[port->rank]) return closed(w, port, err);
+    uint64_t arrival = arrival_ns(w, port->rank, w->host, byte_count);
+    if (arrival == UINT64_MAX) return CDDP_OK; /* lost; nobody says so */
+    if (arrival < comes_back_ns(w)) arrival = comes_back_ns(w);
+    CD_TRY(pass_until(port, arrival, deadline_ns, err));
+    const cd_wire_state host = host_of(w);
+    if (host == CD_WIRE_SILENT) return CDDP_OK;
+    if (host == CD_WIRE_ABSENT || !w->is_open[port->rank]) return closed(w, port, err);
+    w->sim->stats.races++; /* who speaks first decides what others are told */
+    cd_sim_note(cd_sim_rank_of(port), "asked the rendezvous", NULL, 0);
     if (!w->ops.feed(w->self, port->rank, bytes, byte_count)) w->is_open[port->rank] = false;
     wake_readers(w);
     return CDDP_OK;
 }
 
+/* Until there may be more to read: an answer, a host that comes back, the deadline. */
+static cddp_status await_bytes(cd_wire *w, cddp_rank *port, uint64_t deadline_ns, cddp_error *err)
+{
+    const uint64_t back = comes_back_ns(w);
+    if (w->sim->now_ns >= deadline_ns) return cd_fail(err, CDDP_E_TIMEOUT, "no answer in time");
+    w->is_reading[port->rank] = true;
+    cd_wake wake = cd_sim_wait(w->sim, "waits for the rendezvous", NULL, back != 0 && back < deadline_ns ? back : deadline_ns);
+    w->is_reading[port->rank] = false;
+    return wake == CD_WAKE_ABORT ? over(port, "reads", err) : CDDP_OK;
+}
+
 cddp_status cd_wire_read(cd_wire *w, cddp_rank *port, void *bytes, size_t byte_count, uint64_t deadline_ns,
                          cddp_error *err)
 {
-    cd_sim *sim = w->sim;
     unsigned char *at = bytes;
     size_t left = byte_count;
+    if (is_over(w, port)) return over(port, "reads", err);
     while (left > 0) {
-        host_state host = host_of(w);
-        if (host == HOST_ABSENT || !w->is_open[port->rank]) return closed(w, port, err);
-        size_t got = host == HOST_ALIVE ? w->ops.take(w->self, port->rank, at, left) : 0;
+        const cd_wire_state host = host_of(w);
+        if (host == CD_WIRE_ABSENT || !w->is_open[port->rank]) return closed(w, port, err);
+        size_t got = host == CD_WIRE_ALIVE ? w->ops.take(w->self, port->rank, at, left) : 0;
         at += got;
         left -= got;
-        if (got > 0 || left == 0) continue;
-        if (sim->now_ns >= deadline_ns) return cd_fail(err, CDDP_E_TIMEOUT, "no answer in time");
-        w->is_reading[port->rank] = true;
-        cd_wake wake = cd_sim_wait(sim, "waits for the rendezvous", NULL, deadline_ns);
-        w->is_reading[port->rank] = false;
-        if (wake == CD_WAKE_ABORT)
-            return cd_fail(err, CDDP_E_ABORTED, "the world has ended; rank %u reads no more", port->rank);
+        if (got == 0 && left > 0) CD_TRY(await_bytes(w, port, deadline_ns, err));
     }
-    return pass_until(port, sim->now_ns + one_way_ns(w, port->rank, byte_count), deadline_ns, err);
+    return pass_until(port, arrival_ns(w, w->host, port->rank, byte_count), deadline_ns, err);
 }

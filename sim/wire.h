@@ -2,17 +2,17 @@
 /* A byte stream between ranks and a server that lives on one of them, as a store's sockets are: a simulated TCP.
 **
 ** The server is passive: it is fed what arrives and asked what it has to say. It answers as long as its host lives:
-*bytes
-** to a killed host are lost in silence, and one whose program has returned closes its connections.
+** bytes to a killed host are lost in silence, one that hangs for a while finds them when it comes back, and one whose
+** program has returned closes its connections. Bytes on a cut link arrive when it heals.
 **
 ** A write ends when the last byte has arrived; a read pays the way back. Costs are those of the world's links, without
-** contention.
+** contention. What a client is told depends on who spoke first: every write counts as a race (cd_sim_stats).
 **
-** Lifetime   in the caller's storage, outside the world's block: snapshots do not cover it. init → … → fini.
+** Lifetime   create → listen … → destroy. Made of a rank's allocator it lies in the world's block, and a snapshot covers
+**            it; it then goes with the run.
 ** Threads    the world's.
 ** Errors     CDDP_E_TIMEOUT at a deadline of virtual time, CDDP_E_IO for a closed connection, CDDP_E_ABORTED when the
-*world
-**            has ended.
+**            world has ended.
 */
 #pragma once
 #include "sim/world.h"
@@ -22,19 +22,36 @@ typedef struct cd_wire_server_ops {
     bool (*feed)(void *self, uint32_t client, const void *bytes, size_t byte_count);
     /* does: gives at most `room` bytes for a client; returns how many. Others' bytes may have made them ready. */
     size_t (*take)(void *self, uint32_t client, void *bytes, size_t room);
+    /* does: would take give anything? */
+    bool (*has_answer)(void *self, uint32_t client);
     /* does: forgets a client that went, or greets one that came. */
     void (*reset)(void *self, uint32_t client);
 } cd_wire_server_ops;
 
+typedef struct cd_wire_options {
+    cd_wire_server_ops ops;
+    void *self;
+    const cddp_allocator *allocator; /* NULL: the process heap */
+} cd_wire_options;
+
 typedef struct cd_wire cd_wire;
 
 /* One server for all ranks of the world; nobody listens yet. */
-cddp_status cd_wire_create(cd_sim *sim, const cd_wire_server_ops *ops, void *self, cd_wire **wire,
-                           cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_wire_create(cd_sim *sim, const cd_wire_options *options, cd_wire **wire, cddp_error *err) CDDP_MUST_CHECK;
 void cd_wire_destroy(cd_wire *wire); /* accepts NULL */
 
 /* From now on the server is on this rank. */
 void cd_wire_listen(cd_wire *wire, const cddp_rank *host);
+
+/* What a rank would find if it could look: for words about a failure. */
+typedef enum cd_wire_state {
+    CD_WIRE_ABSENT, /* nobody listens: not yet, or the host's program has returned */
+    CD_WIRE_ALIVE,
+    CD_WIRE_SILENT, /* the host is dead, or hangs */
+    CD_WIRE_CUT     /* the network between them is cut, for a while or for good */
+} cd_wire_state;
+cd_wire_state cd_wire_look(const cd_wire *wire, const cddp_rank *rank);
+
 /* As a client, on the rank's own stack. connect is patient while nobody listens. */
 cddp_status cd_wire_connect(cd_wire *wire, cddp_rank *rank, uint64_t deadline_ns, cddp_error *err);
 void cd_wire_disconnect(cd_wire *wire, const cddp_rank *rank);

@@ -198,6 +198,7 @@ static void run_rank(cd_sim *sim, cd_sim_rank *rank)
     } else if (rank->fiber.ended && rank->state != CD_RANK_DEAD) {
         rank->state = CD_RANK_ENDED;
         sim->ended_count++;
+        if (sim->wires != NULL) cd_wires_rank_ended(sim, rank);
     }
 }
 

@@ -96,6 +96,14 @@ cddp_status cd_sim_resume(cd_sim *sim, cddp_rank_result *results, cddp_error *er
 size_t cd_snapshot_bytes(const cd_snapshot *snapshot);
 void cd_snapshot_destroy(cd_snapshot *snapshot); /* accepts NULL */
 
+/* What ranks of one run share besides collectives, such as a store: made in the world's memory (a rank's allocator)
+** by whoever comes first, and forgotten when the next run begins. NULL: nobody has made it. */
+void cd_sim_set_service(cd_sim *sim, void *service);
+void *cd_sim_get_service(const cd_sim *sim);
+/* On the rank's stack, by whoever lets ranks meet before they open a group: faults around a join strike here. BEFORE_JOIN
+** begins one. */
+void cd_sim_pass_join(cddp_rank *rank, cd_fault_when when);
+
 /* What happened, while running and after. */
 typedef struct cd_sim_stats {
     uint64_t time_ns;

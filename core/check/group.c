@@ -3,7 +3,8 @@
 **
 ** Judged from   group (by name), wrap, mark_ready's divide factor, join_notify, store_key.
 ** Exercised     a group was opened by at least two ranks.
-** Blame         the odd ranks of a group's membership; the rank with the wrong divisor; the second writer of a key.
+** Blame         the odd ranks of a group's membership; the rank with the wrong divisor; the second writer of a key; who read
+**               what another generation had left behind.
 ** Limits        a factor other than the group's size is accepted under join when it is a number of active ranks; a
 **               hook's own division is I-SCALE's business.
 */
@@ -17,11 +18,17 @@ typedef struct rank_facts {
     bool is_wrapped, has_joined;
 } rank_facts;
 
-typedef struct key_facts {
+/* One use of a store key. */
+typedef struct key_use {
     int64_t generation, value;
-    uint64_t sequence;
-    uint32_t rank;
-    bool is_written;
+    uint64_t sequence, time_ns;
+    uint32_t rank, step;
+    bool is_known;
+} key_use;
+
+typedef struct key_facts {
+    char name[CD_SCRIBE_NAME_BYTES];
+    key_use owner, other; /* the first to write it, and the first other rank that did */
 } key_facts;
 
 typedef struct state {
@@ -30,7 +37,9 @@ typedef struct state {
     cd_table names;  /* name → text, for the report */
     cd_table seats;  /* (group, group_rank) → world rank + 1 */
     cd_ranks ranks;  /* of rank_facts */
-    cd_table keys;   /* store key → key_facts */
+    cd_table keys;     /* store key → key_facts */
+    cd_table writings; /* (store key, value) → key_use; (store key, value, generation) → key_use */
+    cd_table readings; /* (store key, value, generation, rank) → key_use, the first */
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -43,6 +52,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->seats, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->keys, context->allocator, sizeof(key_facts));
+    cd_table_init(&s->writings, context->allocator, sizeof(key_use));
+    cd_table_init(&s->readings, context->allocator, sizeof(key_use));
     return CDDP_OK;
 }
 
@@ -89,28 +100,81 @@ static void take_ready(state *s, const cddp_event *e)
     cd_scribe_hold(&s->scribe, CD_KEY(1), &f);
 }
 
+static bool is_before(const key_use *a, const key_use *b)
+{
+    if (!b->is_known || a->time_ns != b->time_ns) return !b->is_known || a->time_ns < b->time_ns;
+    return a->rank < b->rank;
+}
+
+/* Ranks tell in any order; the times of their events say who was first. */
+static void take_writing(key_facts *facts, const key_use *use)
+{
+    if (facts->owner.is_known && use->rank == facts->owner.rank) return;
+    if (is_before(use, &facts->owner)) {
+        if (facts->owner.is_known && is_before(&facts->owner, &facts->other)) facts->other = facts->owner;
+        facts->owner = *use;
+    } else if (is_before(use, &facts->other)) {
+        facts->other = *use;
+    }
+}
+
+static void keep_use(cd_table *table, const cd_key *key, const key_use *use)
+{
+    key_use *kept = cd_table_add(table, key);
+    if (kept != NULL && is_before(use, kept)) *kept = *use;
+}
+
 static void take_key(state *s, const cddp_event *e)
 {
     const cddp_event_store_key *k = &e->as.store_key;
-    key_facts *facts = cd_table_add(&s->keys, CD_KEY((int64_t)cd_hash_text(e->text)));
+    const int64_t key = (int64_t)cd_hash_text(e->text);
+    const key_use use = {k->generation, k->value, e->sequence, e->time_ns, e->rank, e->step, true};
+    key_facts *facts = cd_table_add(&s->keys, CD_KEY(key));
     if (facts == NULL) return;
-    bool other_owner = k->written && facts->is_written && facts->rank != e->rank &&
-                       (facts->value != k->value || facts->generation != k->generation);
-    bool other_generation = !k->written && facts->is_written && facts->generation != k->generation;
-    const cd_key *key = CD_KEY(2, (int64_t)cd_hash_text(e->text));
-    if ((other_owner || other_generation) && cd_scribe_is_first(&s->scribe, key, e)) {
-        cddp_finding f = cd_finding_at(&s->scribe, e);
-        f.peer = (int32_t)facts->rank;
-        cd_finding_add_event(&f, facts->rank, facts->sequence);
-        CD_SAY(f.title, "store key '%s' has %s", e->text != NULL ? e->text : "",
-               other_owner ? "two owners" : "the wrong generation");
-        CD_SAY(f.expected, "rank %u wrote generation %lld", facts->rank, (long long)facts->generation);
-        CD_SAY(f.actual, "rank %u %s generation %lld", e->rank, k->written ? "wrote" : "read in",
-               (long long)k->generation);
-        CD_SAY(f.advice, "prefix rendezvous keys with the group's name and a generation");
-        cd_scribe_hold(&s->scribe, key, &f);
+    CD_SAY(facts->name, "%s", e->text != NULL ? e->text : "");
+    if (!k->written) {
+        keep_use(&s->readings, CD_KEY(key, k->value, k->generation, e->rank), &use);
+        return;
     }
-    if (k->written) *facts = (key_facts){k->generation, k->value, e->sequence, e->rank, true};
+    take_writing(facts, &use);
+    keep_use(&s->writings, CD_KEY(key, k->value), &use);
+    keep_use(&s->writings, CD_KEY(key, k->value, k->generation, 1), &use);
+}
+
+/* A finding about a key at its second use, beside the first. */
+static void hold_key(state *s, const cd_key *hold, const char *name, const key_use *first, const key_use *second)
+{
+    const cddp_event at = {.rank = second->rank, .step = second->step, .sequence = second->sequence};
+    const bool is_owned = hold->part[0] == 3;
+    if (!cd_scribe_is_first(&s->scribe, hold, &at)) return;
+    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    f.peer = (int32_t)first->rank;
+    cd_finding_add_event(&f, first->rank, first->sequence);
+    CD_SAY(f.title, "store key '%s' has %s", name, is_owned ? "two owners" : "the wrong generation");
+    CD_SAY(f.expected, "rank %u wrote generation %lld", first->rank, (long long)first->generation);
+    CD_SAY(f.actual, "rank %u %s generation %lld", second->rank, is_owned ? "wrote" : "read in",
+           (long long)second->generation);
+    CD_SAY(f.advice, "prefix rendezvous keys with the group's name and a generation");
+    cd_scribe_hold(&s->scribe, hold, &f);
+}
+
+/* Whose value was read, and was it of the reader's generation? */
+static void judge_keys(state *s)
+{
+    for (size_t i = 0; i < s->readings.count; i++) {
+        const cd_key *k = cd_table_key(&s->readings, i);
+        const key_facts *facts = cd_table_find(&s->keys, CD_KEY(k->part[0]));
+        const key_use *any = cd_table_find(&s->writings, CD_KEY(k->part[0], k->part[1]));
+        const key_use *right = cd_table_find(&s->writings, CD_KEY(k->part[0], k->part[1], k->part[2], 1));
+        if (facts != NULL && any != NULL && right == NULL)
+            hold_key(s, CD_KEY(2), facts->name, any, cd_table_value(&s->readings, i));
+    }
+    for (size_t i = 0; i < s->keys.count; i++) {
+        const key_facts *facts = cd_table_value(&s->keys, i);
+        const key_use *a = &facts->owner, *b = &facts->other;
+        if (b->is_known && (a->value != b->value || a->generation != b->generation))
+            hold_key(s, CD_KEY(3, cd_table_key(&s->keys, i)->part[0]), facts->name, a, b);
+    }
 }
 
 static void event(void *self, const cddp_event *e)
@@ -159,7 +223,10 @@ static void end(void *self)
                            (unsigned long long)s->groups.shared_count);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->groups, &cursor, &split);) report_members(s, &split);
+    judge_keys(s);
     cd_agree_fini(&s->groups);
+    cd_table_fini(&s->writings);
+    cd_table_fini(&s->readings);
     cd_table_fini(&s->names);
     cd_table_fini(&s->seats);
     cd_ranks_fini(&s->ranks);

@@ -2,11 +2,13 @@
 /* I-LIFE: nothing is used after it was given back: groups, works, memory regions.
 **
 ** Judged from   group_close (works still outstanding), group_abort, collective_post/wait/done after a close, more
-**               completions than posts; memory and touch per region; store_key after the store's host ended.
+**               completions than posts; memory and touch per region; store_key and store_wait after the store's
+**               host had returned.
 ** Exercised     a group that had posted something was closed, or a region that was touched was released.
 ** Blame         the rank that closed or released too early.
 ** Limits        outstanding works at a close are forgiven on a rank that ended with an error or aborted the group. The
-**               store's host is rank 0, as rendezvous has it; only later events in time are compared with its end.
+**               store's host is the one that store_wait names, or else rank 0; a host that was killed is I-LIVE's, and so
+**               is a rank that comes when the host has ended. Only later events in time are compared with its end.
 */
 #include "core/check/scribe.h"
 
@@ -23,14 +25,22 @@ typedef struct region {
     bool is_released, told;
 } region;
 
+/* When a rank first and last used the store, and when it ended. */
+typedef struct client {
+    uint64_t first_ns, use_ns, use_sequence, end_ns, end_sequence;
+    uint32_t step;
+    bool has_used, has_returned;
+    char key[64];
+} client;
+
 typedef struct state {
     cd_scribe scribe;
     cd_table members; /* (group, rank) → member */
     cd_table regions; /* (rank, region) → region */
     cd_ranks good;    /* rank → 1 when it returned well */
-    uint64_t host_end_ns, host_end_sequence;
+    cd_ranks clients; /* of client */
     uint64_t closed, released; /* after use */
-    bool host_ended, host_told;
+    int64_t host;              /* of the store */
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -41,6 +51,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->members, context->allocator, sizeof(member));
     cd_table_init(&s->regions, context->allocator, sizeof(region));
     cd_ranks_init(&s->good, context->allocator, sizeof(int64_t));
+    cd_ranks_init(&s->clients, context->allocator, sizeof(client));
     return CDDP_OK;
 }
 
@@ -112,29 +123,52 @@ static void take_touch(state *s, const cddp_event *e)
     cd_scribe_report(&s->scribe, &f);
 }
 
-static void take_store_key(state *s, const cddp_event *e)
+static void take_store_use(state *s, const cddp_event *e)
 {
-    if (!s->host_ended || s->host_told || e->rank == 0 || e->time_ns <= s->host_end_ns) return;
-    s->host_told = true;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
-    f.rank = 0;
-    f.ranks = 1;
-    f.peer = (int32_t)e->rank;
-    cd_finding_add_event(&f, 0, s->host_end_sequence);
-    CD_SAY(f.title, "rank 0 ended and took the store with it while rank %u still uses it", e->rank);
-    CD_SAY(f.expected, "the store outlives all its clients");
-    CD_SAY(f.actual, "key '%s' asked for after rank 0's end", e->text != NULL ? e->text : "");
-    cd_scribe_report(&s->scribe, &f);
+    if (e->kind == CDDP_EV_store_wait) s->host = e->as.store_wait.host;
+    client *c = cd_ranks_add(&s->clients, e->rank);
+    if (c != NULL && (!c->has_used || e->time_ns < c->first_ns)) c->first_ns = e->time_ns;
+    if (c == NULL || (c->has_used && e->time_ns < c->use_ns)) return;
+    c->has_used = true;
+    c->use_ns = e->time_ns;
+    c->use_sequence = e->sequence;
+    c->step = e->step;
+    CD_SAY(c->key, "%s", e->text != NULL ? e->text : "");
+}
+
+/* The first rank that went on to use the store of a host that had returned. */
+static void judge_store(state *s)
+{
+    const client *host = s->host >= 0 ? cd_ranks_find(&s->clients, (uint32_t)s->host) : NULL;
+    for (uint32_t i = 0; host != NULL && host->has_returned && i < s->clients.count; i++) {
+        const client *c = cd_ranks_find(&s->clients, i);
+        if (c == NULL || !c->has_used || i == (uint32_t)s->host || c->use_ns <= host->end_ns || c->first_ns > host->end_ns)
+            continue;
+        cddp_event at = {.rank = i, .step = c->step, .sequence = c->use_sequence};
+        cddp_finding f = cd_finding_at(&s->scribe, &at);
+        f.rank = (int32_t)s->host;
+        f.ranks = s->host < 64 ? UINT64_C(1) << s->host : 0;
+        f.peer = (int32_t)i;
+        cd_finding_add_event(&f, (uint32_t)s->host, host->end_sequence);
+        CD_SAY(f.title, "rank %lld ended and took the store with it while rank %u still uses it", (long long)s->host, i);
+        CD_SAY(f.expected, "the store outlives all its clients");
+        CD_SAY(f.actual, "%s%s%s after rank %lld's end", c->key[0] != '\0' ? "key '" : "a connection asked for",
+               c->key, c->key[0] != '\0' ? "' asked for" : "", (long long)s->host);
+        CD_SAY(f.advice, "let the store's host wait until all clients have said that they need it no more, or try for as long as they do");
+        cd_scribe_report(&s->scribe, &f);
+        return;
+    }
 }
 
 static void take_rank_end(state *s, const cddp_event *e)
 {
     int64_t *good = cd_ranks_add(&s->good, e->rank);
     if (good != NULL) *good = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK;
-    if (e->rank != 0) return;
-    s->host_ended = true;
-    s->host_end_ns = e->time_ns;
-    s->host_end_sequence = e->sequence;
+    client *c = cd_ranks_add(&s->clients, e->rank);
+    if (c == NULL) return;
+    c->has_returned = e->as.rank_end.end == 0;
+    c->end_ns = e->time_ns;
+    c->end_sequence = e->sequence;
 }
 
 static void event(void *self, const cddp_event *e)
@@ -166,7 +200,8 @@ static void event(void *self, const cddp_event *e)
         take_touch(s, e);
         break;
     case CDDP_EV_store_key:
-        take_store_key(s, e);
+    case CDDP_EV_store_wait:
+        take_store_use(s, e);
         break;
     case CDDP_EV_rank_end:
         take_rank_end(s, e);
@@ -202,15 +237,18 @@ static void end(void *self)
         CD_SAY(f.actual, "%lld of %lld outstanding", (long long)m->outstanding, (long long)m->posted);
         cd_scribe_report(&s->scribe, &f);
     }
+    judge_store(s);
     cd_table_fini(&s->members);
     cd_table_fini(&s->regions);
     cd_ranks_fini(&s->good);
+    cd_ranks_fini(&s->clients);
     cd_check_end(s);
 }
 
 static const uint16_t kinds[] = {
     CDDP_EV_collective_post, CDDP_EV_collective_wait, CDDP_EV_collective_done, CDDP_EV_group_close, CDDP_EV_group_abort,
-    CDDP_EV_group,           CDDP_EV_memory,          CDDP_EV_touch,           CDDP_EV_store_key,   CDDP_EV_rank_end};
+    CDDP_EV_group,           CDDP_EV_memory,          CDDP_EV_touch,           CDDP_EV_store_key,   CDDP_EV_rank_end,
+    CDDP_EV_store_wait};
 
 CD_CHECK_TABLE(life, "I-LIFE", "nothing is used after it was given back",
                "No buffer, work handle, store or group is recycled while an operation or handle can still touch it.");

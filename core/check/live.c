@@ -4,29 +4,45 @@
 ** Judged from   group (members), collective_post, collective_wait, collective_done and rank_end: a rank that hung, whose
 **               wait timed out, or whose wait failed because a peer had returned or died without it, waits for the
 **               members of that group that have not posted the operation; or, when all have, for one that stopped
-**               inside it.
+**               inside it. store_wait, store_done: a rank that gave up meeting the others at the rendezvous store waited
+**               for who sets the key that it asked for, or for the store's host. waiting_for: for whom the world says that
+**               a rank waits, where it opens a group.
 ** Exercised     a wait of at least two ranks was followed and every rank's end is known.
 ** Blame         the rank at the root of the chain, with what it did instead; where the root waits inside an operation
 **               that all have posted, the one that stopped inside; in a cycle all ranks on it. Who gave up because
 **               another had stopped is not the culprit. Where a fault of the network itself parts the ranks for good, nobody
-**               is: both sides are named, and who waits for whom.
-** Limits        a time-out that a planted fault explains belongs to I-FAIL. A rank that waits outside a collective
-**               (rendezvous, teardown) is reported without a chain.
+**               is: both sides are named, and who waits for whom. At the store: the rank at the root of the chain of the first
+**               that gave up, as things were at that time, or the network between it and the host.
+** Limits        a time-out of a collective that a planted fault explains belongs to I-FAIL. A rank that waits outside a
+**               collective and outside the rendezvous (teardown) is reported without a chain.
 */
 #include "core/check/scribe.h"
 
 #include <string.h>
+
+#define KIND_LINK_CUT 3 /* of a fault event: a row of sim/faults.def, which keeps its place */
 
 typedef struct member {
     int64_t posted;
     bool is_open;
 } member;
 
+/* A rank at the rendezvous store: its last attempt. */
+typedef struct meeting {
+    uint64_t begin_ns, end_ns, sequence; /* since it waits; when it gave up, and the event that says so */
+    int64_t host, missing, attempts;
+    bool has_given_up, is_cut;
+    char key[64]; /* that it asked for last */
+} meeting;
+
 typedef struct rank_facts {
     int64_t waiting_group, waiting_sequence; /* of the wait that has not ended */
     uint64_t wait_sequence, end_sequence;
     uint32_t step, micro_step; /* of its last event */
     int64_t end, status;
+    int64_t told_peer;   /* + 1: for whom the world says that it waits outside a collective … */
+    int64_t told_inside; /* + 1: … and inside one */
+    meeting meeting;
     bool is_waiting, has_ended, has_given_up, has_timed_out, is_struck, is_known;
 } rank_facts;
 
@@ -94,9 +110,31 @@ static void take_wait(const cddp_event *e, rank_facts *r)
     r->wait_sequence = e->sequence;
 }
 
+static void take_store_wait(const cddp_event *e, meeting *m)
+{
+    if (e->as.store_wait.peer >= 0) CD_SAY(m->key, "%s", e->text != NULL ? e->text : "");
+}
+
+static void take_store_done(const cddp_event *e, meeting *m)
+{
+    const cddp_event_store_done *d = &e->as.store_done;
+    m->has_given_up = d->status != CDDP_OK && d->is_last;
+    m->end_ns = e->time_ns;
+    m->begin_ns = d->duration >= 0 && (uint64_t)d->duration <= e->time_ns ? e->time_ns - (uint64_t)d->duration : 0;
+    m->sequence = e->sequence;
+    m->host = d->host;
+    m->missing = d->peer;
+    m->attempts = d->attempt;
+    m->is_cut = d->is_cut;
+}
+
 static void take_edge(state *s, const cddp_event *e)
 {
     const cddp_event_waiting_for *w = &e->as.waiting_for;
+    if (e->rank != UINT32_MAX) return; /* a rank that gives up says the rest in an event of its own */
+    rank_facts *r = w->who >= 0 && w->peer >= 0 ? cd_ranks_add(&s->ranks, (uint32_t)w->who) : NULL;
+    int64_t *told = r == NULL ? NULL : w->sequence < 0 ? &r->told_peer : &r->told_inside;
+    if (told != NULL && (*told == 0 || w->peer + 1 < *told)) *told = w->peer + 1;
     const size_t used = strlen(s->edges);
     if (w->who < 0 || w->peer < 0 || used + 40 > sizeof s->edges) return;
     cd_say(s->edges + used, sizeof s->edges - used, "%srank %lld waits for rank %lld", used > 0 ? ", " : "", (long long)w->who,
@@ -109,7 +147,8 @@ static void event(void *self, const cddp_event *e)
     cd_scribe_learn(&s->scribe, e);
     if (e->kind == CDDP_EV_fault) {
         s->has_fault = true;
-        rank_facts *struck = e->as.fault.target >= 0 ? cd_ranks_add(&s->ranks, (uint32_t)e->as.fault.target) : NULL;
+        const bool is_network = e->as.fault.target < 0 || e->as.fault.kind == KIND_LINK_CUT;
+        rank_facts *struck = is_network ? NULL : cd_ranks_add(&s->ranks, (uint32_t)e->as.fault.target);
         if (struck != NULL) struck->is_struck = true;
         if (struck == NULL && e->as.fault.duration == 0 && s->parted[0] == '\0') {
             CD_SAY(s->parted, "%s", e->text != NULL ? e->text : "the network parts");
@@ -142,6 +181,12 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_collective_done:
         take_done(s, e, r);
+        break;
+    case CDDP_EV_store_wait:
+        take_store_wait(e, &r->meeting);
+        break;
+    case CDDP_EV_store_done:
+        take_store_done(e, &r->meeting);
         break;
     case CDDP_EV_rank_end:
         r->has_ended = true;
@@ -176,11 +221,26 @@ static int64_t missing_for(const state *s, const rank_facts *r)
     return gone >= 0 ? gone : missing;
 }
 
+/* A member that is gone at the end of who waits for whom inside an operation, as the world told it; -1: there is none, or
+** nobody told. */
+static int64_t told_to_be_gone(const state *s, const rank_facts *r)
+{
+    int64_t at = r->told_inside - 1;
+    for (uint32_t i = 0; at >= 0 && i < s->ranks.count; i++) {
+        const rank_facts *x = cd_ranks_find(&s->ranks, (uint32_t)at);
+        if (x == NULL || x->told_inside == 0) return is_gone(x) ? at : -1;
+        at = x->told_inside - 1;
+    }
+    return -1;
+}
+
 /* A member that died or stopped inside the operation that `r` waits for, which all have posted; -1: none. Who waits in
 ** another one got past this. A hung rank may be such a member itself. */
 static int64_t stopped_inside(const state *s, const rank_facts *r)
 {
     if (!r->is_waiting && !r->has_given_up) return -1;
+    const int64_t told = told_to_be_gone(s, r);
+    if (told >= 0) return told;
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const rank_facts *x = cd_ranks_find(&s->ranks, i);
         const member *m = cd_table_find(&s->members, CD_KEY(r->waiting_group, i));
@@ -189,6 +249,13 @@ static int64_t stopped_inside(const state *s, const rank_facts *r)
         if (!x->is_waiting || here) return i;
     }
     return -1;
+}
+
+/* For whom a stuck rank waits, in a collective or to open a group. */
+static int64_t next_of(const state *s, const rank_facts *r)
+{
+    const bool opens = r->end == 2 && !r->is_waiting && !r->has_given_up;
+    return opens ? r->told_peer - 1 : missing_for(s, r);
 }
 
 static void describe_end(const rank_facts *r, char *text, size_t text_bytes)
@@ -216,7 +283,7 @@ static chain follow(const state *s, uint32_t from)
         const rank_facts *r = cd_ranks_find(&s->ranks, c.root);
         if (c.root < 64) c.mask |= UINT64_C(1) << c.root;
         c.length++;
-        int64_t next = r != NULL && is_stuck(r) ? missing_for(s, r) : -1;
+        int64_t next = r != NULL && is_stuck(r) ? next_of(s, r) : -1;
         if (next < 0) return c;
         c.root = (uint32_t)next;
         if (c.root < 64 && ((c.mask >> c.root) & 1)) {
@@ -241,9 +308,9 @@ static void describe_operation(state *s, const rank_facts *r, char *text, size_t
 static void describe_wait(state *s, uint32_t rank, char *text, size_t text_bytes)
 {
     const rank_facts *r = cd_ranks_find(&s->ranks, rank);
-    char words[200];
-    describe_operation(s, r, words, sizeof words);
-    cd_say(text, text_bytes, "rank %u waits for rank %lld in %s", rank, (long long)missing_for(s, r), words);
+    char words[200] = "opening a group";
+    if (r->is_waiting || r->has_given_up) describe_operation(s, r, words, sizeof words);
+    cd_say(text, text_bytes, "rank %u waits for rank %lld in %s", rank, (long long)next_of(s, r), words);
 }
 
 static void report_cycle(state *s, const chain *c, cddp_finding *f)
@@ -253,7 +320,7 @@ static void report_cycle(state *s, const chain *c, cddp_finding *f)
     f->ranks = c->mask;
     CD_SAY(f->title, "ranks wait for one another in a cycle of %u", c->length);
     describe_wait(s, c->first, f->expected, sizeof f->expected);
-    int64_t next = missing_for(s, cd_ranks_find(&s->ranks, c->first));
+    int64_t next = next_of(s, cd_ranks_find(&s->ranks, c->first));
     uint32_t peer = next >= 0 ? (uint32_t)next : c->root;
     describe_wait(s, peer, f->actual, sizeof f->actual);
     f->peer = (int32_t)peer;
@@ -311,6 +378,99 @@ static void report_parted(const state *s, cddp_finding *f)
     CD_SAY(f->advice, "look at the network between the two sides: no rank on either has failed");
 }
 
+/* ---- at the rendezvous store ---- */
+
+/* The rank that was the first to give up meeting the others; -1: none did. */
+static int64_t first_to_give_up(const state *s)
+{
+    int64_t first = -1;
+    uint64_t first_ns = 0;
+    for (uint32_t i = 0; i < s->ranks.count; i++) {
+        const meeting *m = &((const rank_facts *)cd_ranks_find(&s->ranks, i))->meeting;
+        if (!m->has_given_up || (m->missing < 0 && !m->is_cut) || (first >= 0 && m->end_ns >= first_ns)) continue;
+        first = i;
+        first_ns = m->end_ns;
+    }
+    return first;
+}
+
+/* Whom it waited for, as long as that one was at the store too and waited for another; the last of them. */
+static uint32_t follow_meetings(const state *s, uint32_t first)
+{
+    const rank_facts *r = cd_ranks_find(&s->ranks, first);
+    uint64_t at_ns = r->meeting.end_ns;
+    uint32_t root = first;
+    for (size_t i = 0; i < s->ranks.count; i++) {
+        const meeting *m = &r->meeting;
+        if (!m->has_given_up || m->begin_ns > at_ns || m->is_cut || m->missing < 0) break;
+        if (m->end_ns < at_ns) at_ns = m->end_ns;
+        root = (uint32_t)m->missing;
+        r = cd_ranks_find(&s->ranks, root);
+        if (r == NULL) break;
+    }
+    return root;
+}
+
+static void describe_meeting(uint32_t rank, const meeting *m, char *text, size_t text_bytes)
+{
+    if (m->key[0] == '\0' || m->missing == m->host || m->is_cut)
+        cd_say(text, text_bytes, "rank %u waits for the store on rank %lld", rank, (long long)m->host);
+    else
+        cd_say(text, text_bytes, "rank %u waits for key '%s' of the store on rank %lld, which rank %lld sets", rank, m->key,
+               (long long)m->host, (long long)m->missing);
+}
+
+static void report_cut(const meeting *m, uint32_t rank, cddp_finding *f)
+{
+    f->rank = -1;
+    f->peer = (int32_t)m->host;
+    f->ranks = (rank < 64 ? UINT64_C(1) << rank : 0) | (m->host < 64 ? UINT64_C(1) << m->host : 0);
+    CD_SAY(f->title, "the network between rank %u and the store on rank %lld stays cut, and rank %u gives up", rank,
+           (long long)m->host, rank);
+    CD_SAY(f->expected, "what they send reaches each other in one of %lld attempts", (long long)m->attempts);
+    CD_SAY(f->advice, "look at the network between the two: neither has failed; or let the rank try for longer");
+}
+
+/* The root was not at the store when it was waited for there, or it served the store and did so no more. */
+static void report_absent(const state *s, uint32_t first, uint32_t root, cddp_finding *f)
+{
+    const rank_facts *r = cd_ranks_find(&s->ranks, root), *waiter = cd_ranks_find(&s->ranks, first);
+    const bool serves = waiter->meeting.host == (int64_t)root;
+    const bool is_late = r != NULL && r->meeting.end_ns > 0 && r->meeting.begin_ns > waiter->meeting.end_ns;
+    char did[120] = "never spoke";
+    if (is_late)
+        CD_SAY(did, "came %llu ms after the run began, when rank %u had given up", (unsigned long long)(r->meeting.begin_ns / 1000000),
+               first);
+    else if (r != NULL && r->has_ended)
+        describe_end(r, did, sizeof did);
+    f->rank = (int32_t)root;
+    f->ranks = root < 64 ? UINT64_C(1) << root : 0;
+    f->peer = (int32_t)first;
+    if (serves)
+        CD_SAY(f->title, "rank %u, which serves the rendezvous store, %s: rank %u meets nobody", root, did, first);
+    else
+        CD_SAY(f->title, "rank %u does not meet the others at the rendezvous store: it %s", root, did);
+    CD_SAY(f->actual, "rank %u %s", root, did);
+    if (r != NULL && r->has_ended) cd_finding_add_event(f, root, r->end_sequence);
+    CD_SAY(f->advice, serves ? "the store must live as long as somebody may need it: let it run apart from the ranks, or start anew on another host"
+                             : "a longer time-out or more attempts let a late rank in; see what kept it");
+}
+
+static void report_meeting(state *s, uint32_t first)
+{
+    const uint32_t root = follow_meetings(s, first);
+    const rank_facts *waiter = cd_ranks_find(&s->ranks, first), *r = cd_ranks_find(&s->ranks, root);
+    cddp_event at = {.rank = first, .step = waiter->step, .micro_step = waiter->micro_step, .sequence = waiter->meeting.sequence};
+    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    describe_meeting(first, &waiter->meeting, f.actual, sizeof f.actual);
+    CD_SAY(f.expected, "%s", f.actual);
+    if (r != NULL && r->meeting.has_given_up && r->meeting.is_cut)
+        report_cut(&r->meeting, root, &f);
+    else
+        report_absent(s, first, root, &f);
+    cd_scribe_report(&s->scribe, &f);
+}
+
 static void report(state *s, uint32_t rank)
 {
     const rank_facts *r = cd_ranks_find(&s->ranks, rank);
@@ -366,8 +526,12 @@ static void end(void *self)
     if (known > 1 && ended == known && s->waits > 1)
         cd_scribe_exercise(&s->scribe, "%llu waits ended and the end of all %u ranks is known",
                            (unsigned long long)s->waits, known);
-    /* One finding: who waits for a stuck rank is stuck for the same reason. */
-    if (stuck >= 0) report(s, (uint32_t)stuck);
+    /* One finding: who waits for a stuck rank is stuck for the same reason, and who met nobody cannot be waited for. */
+    const int64_t alone = first_to_give_up(s);
+    if (alone >= 0)
+        report_meeting(s, (uint32_t)alone);
+    else if (stuck >= 0)
+        report(s, (uint32_t)stuck);
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->members);
     cd_table_fini(&s->operations);
@@ -376,7 +540,7 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_collective_post, CDDP_EV_collective_wait,
                                  CDDP_EV_collective_done, CDDP_EV_rank_end,        CDDP_EV_fault,
-                                 CDDP_EV_waiting_for};
+                                 CDDP_EV_waiting_for,     CDDP_EV_store_wait,      CDDP_EV_store_done};
 
 CD_CHECK_TABLE(
     live, "I-LIVE", "no rank waits forever",

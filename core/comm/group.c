@@ -140,7 +140,7 @@ cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **gr
         goto out;
     }
     memcpy(g->members, spec->members, spec->group_size * sizeof *g->members);
-    CD_TRY_OUT(g->table.open(g->backend, g->rank, spec, &g->backend_group, err));
+    CD_TRY_OUT(g->table.open_traced(g->backend, g->rank, spec, g->tracer, &g->backend_group, err));
     if (g->tracer != NULL) g->table.observe(g->backend_group, g->tracer);
     CD_EMIT(g->tracer, group, g->name, .group = g->id, .members = g->group_size, .group_rank = g->group_rank,
             .members_digest = (int64_t)members_digest(g), .order = g->table.capabilities.order);

@@ -269,6 +269,47 @@ static void check_streams(contradictions *c)
     }
 }
 
+static void check_agent(contradictions *c)
+{
+    const cddp_plan_agent *agent = &c->plan->settings.agent;
+    const char *key = agent->late_ms != 0         ? "agent.late_ms"
+                      : agent->timeout_ms != 30000 ? "agent.timeout_ms"
+                      : agent->attempts != 1       ? "agent.attempts"
+                      : agent->backoff_ms != 1000  ? "agent.backoff_ms"
+                                                   : NULL;
+    for (size_t i = 0; key == NULL && i < c->plan->override_count; i++) {
+        key = strncmp(c->plan->overrides[i].key, "agent.", 6) == 0 ? c->plan->overrides[i].key : NULL;
+    }
+    if (key != NULL && !c->plan->rendezvous.enable) {
+        tell(c, key, "%s has no effect without rendezvous.enable = true: nobody meets through a store", key);
+    }
+}
+
+static void check_rendezvous(contradictions *c)
+{
+    const cddp_plan *plan = c->plan;
+    check_agent(c);
+    if (plan->rendezvous.enable && plan->rendezvous.host >= plan->world.size) {
+        tell(c, "rendezvous.host", "rendezvous.host = %llu, but world.size is %llu", (unsigned long long)plan->rendezvous.host,
+             (unsigned long long)plan->world.size);
+    }
+    if (!plan->rendezvous.enable && (plan->rendezvous.host != 0 || !plan->rendezvous.generations)) {
+        tell(c, "rendezvous.enable", "settings of [rendezvous] have no effect without rendezvous.enable = true");
+    }
+}
+
+static void check_fault(contradictions *c, const cddp_plan_fault *fault)
+{
+    const bool joins = fault->when >= 4;
+    check_selector(c, "fault.side", &fault->side, c->plan->world.size, "world.size");
+    if (joins && !c->plan->rendezvous.enable) {
+        tell(c, "fault.when", "fault.when around a join needs rendezvous.enable = true: otherwise ranks find each other at once");
+    }
+    if (!joins && fault->joiner != CDDP_PLAN_UNSET) {
+        tell(c, "fault.joiner", "fault.joiner has no effect unless fault.when is before_join, inside_join or after_join");
+    }
+}
+
 static bool group_is_known(const cddp_plan *plan, const char *name)
 {
     for (size_t i = 0; i < plan->group_count; i++) {
@@ -437,8 +478,9 @@ size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn te
     check_network(&c);
     check_batch(&c);
     check_streams(&c);
+    check_rendezvous(&c);
     for (size_t i = 0; i < plan->fault_count; i++) {
-        check_selector(&c, "fault.side", &plan->faults[i].side, plan->world.size, "world.size");
+        check_fault(&c, &plan->faults[i]);
     }
     check_groups(&c);
     for (size_t i = 0; i < plan->optimizer_count; i++) {

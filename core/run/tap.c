@@ -33,6 +33,13 @@ static void count_implied(cd_tap *tap, const cddp_event *event)
     case CDDP_EV_bucket_skip: count_mark(tap, "bucket_left_out"); break;
     case CDDP_EV_unsynced_grad: count_mark(tap, "unsynced_gradient"); break;
     case CDDP_EV_fault: count_mark(tap, "fault"); break;
+    case CDDP_EV_store_done:
+        if (event->as.store_done.status != CDDP_OK) {
+            count_mark(tap, "meeting_failed");
+        } else if (event->as.store_done.attempt > 1) {
+            count_mark(tap, "meeting_retried");
+        }
+        break;
     case CDDP_EV_join_end:
         if (event->as.join_end.shadow_iterations > 0) {
             count_mark(tap, "join_shadow");

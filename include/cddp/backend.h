@@ -163,6 +163,11 @@ typedef struct cddp_backend {
     ** touched on which stream, and which stream waits for which: memory, touch and order events (I-HB). called when:
     ** right behind open, in a group that has a tracer. blocks: no. ownership: the tracer is borrowed until close. */
     void (*observe)(void *group, cddp_tracer *tracer);
+    /* (optional: default open, which tells nothing) does: what open does, and tells the tracer how the members come to
+    ** meet: store_key, store_wait and store_done events. called when: in place of open. tracer: NULL, or borrowed until
+    ** it returns. */
+    cddp_status (*open_traced)(const struct cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec,
+                               cddp_tracer *tracer, void **group, cddp_error *err);
 } cddp_backend;
 
 CDDP_API const char *cddp_op_name(cddp_op op); /* "allreduce" */

@@ -139,6 +139,13 @@ typedef struct cddp_plan_join {
     bool enable, divide_by_initial_world_size, throw_on_early_termination, broadcast_optimizer_state;
 } cddp_plan_join;
 
+/* How a rank tries to meet the others at the store. */
+typedef struct cddp_plan_agent {
+    uint64_t late_ms;    /* before its first meeting */
+    uint64_t timeout_ms; /* of an attempt */
+    uint64_t attempts, backoff_ms;
+} cddp_plan_agent;
+
 typedef struct cddp_plan_settings {
     cddp_plan_model model;
     cddp_plan_ddp ddp;
@@ -151,6 +158,7 @@ typedef struct cddp_plan_settings {
     cddp_plan_amp amp;
     cddp_plan_clip clip;
     cddp_plan_join join;
+    cddp_plan_agent agent;
 } cddp_plan_settings;
 
 /* One line of a [[rank]] table: on these ranks, this key has this value. */
@@ -226,10 +234,12 @@ typedef struct cddp_plan_when {
 
 typedef struct cddp_plan_fault {
     const char *kind;   /* as `cddp-verify list faults` names them */
-    int64_t when;       /* 0 at a time, 1 before, 2 inside, 3 after the rank's at-th collective */
+    int64_t when;       /* 0 at a time, 1 before, 2 inside, 3 after the rank's at-th collective; 4, 5, 6: of the joiner's
+                        ** at-th try to join */
     int64_t rank, peer; /* CDDP_PLAN_UNSET: none */
+    int64_t joiner;     /* CDDP_PLAN_UNSET: the rank itself */
     cddp_selector side; /* partition: the ranks on one side */
-    uint64_t at;        /* nanoseconds of virtual time, or a collective */
+    uint64_t at;        /* nanoseconds of virtual time, or a collective, or a join */
     uint64_t duration_ns, amount;
     bool optional;
 } cddp_plan_fault;
@@ -260,6 +270,12 @@ typedef struct cddp_plan_network {
     double intra_latency_us; /* of intra_link; 0: the preset's */
     uint64_t ranks_per_node, nics_per_node, piece_kib, compute_permille, jitter_ns;
 } cddp_plan_network;
+
+/* The store through which simulated ranks meet whenever a group is made. */
+typedef struct cddp_plan_rendezvous {
+    bool enable, generations;
+    uint64_t host; /* the rank that serves it */
+} cddp_plan_rendezvous;
 
 typedef struct cddp_plan_schedule {
     const char *chooser; /* "fifo" "random" "replay" */
@@ -307,6 +323,7 @@ typedef struct cddp_plan {
     cddp_plan_world world;
     cddp_plan_network network;
     cddp_plan_schedule schedule;
+    cddp_plan_rendezvous rendezvous;
     cddp_plan_settings settings;
     const cddp_plan_override *overrides;
     size_t override_count;

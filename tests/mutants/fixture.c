@@ -72,9 +72,24 @@ static void put_streams(writer *w)
     PUT(w, touch, "communication", .region = 1, .on_stream = 1, .write = 0, .begin = 0, .end = 64);
 }
 
+/* At the rendezvous store, which rank 0 serves: every rank sets its key and reads those of the others. */
+static void meet(writer *w)
+{
+    static const char *const keys[FIXTURE_RANKS] = {"1/world/0", "1/world/1", "1/world/2"};
+    PUT(w, store_wait, NULL, .host = 0, .peer = -1, .generation = 1);
+    PUT(w, store_key, keys[w->rank], .generation = 1, .written = 1, .value = 100 + w->rank);
+    for (uint32_t i = 0; i < FIXTURE_RANKS; i++) {
+        if (i == w->rank) continue;
+        PUT(w, store_wait, keys[i], .host = 0, .peer = i, .generation = 1);
+        PUT(w, store_key, keys[i], .generation = 1, .written = 0, .value = 100 + i);
+    }
+    PUT(w, store_done, NULL, .status = CDDP_OK, .attempt = 1, .is_last = 1, .generation = 1, .peer = -1);
+}
+
 static void put_construction(writer *w)
 {
     PUT(w, rank_begin, NULL, .world_size = FIXTURE_RANKS);
+    meet(w);
     PUT(w, group, "world", .group = FIXTURE_GROUP, .members = FIXTURE_RANKS, .group_rank = w->rank,
         .members_digest = DIGEST("members", 0, 0, 0), .order = CDDP_ORDER_SAME);
     static const char *const options[] = {"ddp.find_unused_parameters=true", "ddp.broadcast_buffers=true",

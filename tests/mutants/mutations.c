@@ -63,6 +63,23 @@ static bool mutate_group_other_members(cddp_event *e)
     return true;
 }
 
+static bool is_key(const cddp_event *e, uint32_t rank, const char *key)
+{
+    return at(e, CDDP_EV_store_key, rank, ANY) && strcmp(e->text, key) == 0;
+}
+
+static bool mutate_group_stale_key(cddp_event *e)
+{
+    if (is_key(e, 2, "1/world/1")) e->as.store_key.generation = 2;
+    return true;
+}
+
+static bool mutate_group_key_of_two(cddp_event *e)
+{
+    if (is_key(e, 2, "1/world/1")) e->as.store_key.written = 1, e->as.store_key.value = 102;
+    return true;
+}
+
 static bool mutate_seed_shared_differs(cddp_event *e)
 {
     if (at(e, CDDP_EV_seed, 1, ANY) && e->as.seed.stream == 2) corrupt(&e->as.seed.state);
@@ -137,6 +154,12 @@ static bool mutate_life_works_left(cddp_event *e)
 static bool mutate_life_used_after_release(cddp_event *e)
 {
     if (at(e, CDDP_EV_memory, 1, ANY)) e->as.memory.released = 1;
+    return true;
+}
+
+static bool mutate_life_store_gone(cddp_event *e)
+{
+    if (at(e, CDDP_EV_store_wait, 2, ANY) && e->as.store_wait.peer < 0) e->time_ns = UINT64_C(1) << 60;
     return true;
 }
 
@@ -416,6 +439,25 @@ static bool mutate_fail_killed(cddp_event *e)
 {
     if (!at(e, CDDP_EV_rank_end, 0, ANY)) return true;
     e->as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = 1, .detail = 9};
+    return true;
+}
+
+/* Rank 1 gives up at the store for want of `peer`. */
+static void give_up(cddp_event *e, int64_t peer)
+{
+    e->as.store_done = (cddp_event_store_done){.status = CDDP_E_TIMEOUT, .attempt = 3, .is_last = 1, .generation = 1, .peer = peer};
+}
+
+static bool mutate_live_never_met(cddp_event *e)
+{
+    if (at(e, CDDP_EV_store_done, 1, ANY)) give_up(e, 2);
+    return true;
+}
+
+static bool mutate_live_store_host_hangs(cddp_event *e)
+{
+    if (at(e, CDDP_EV_store_done, 1, ANY)) give_up(e, 0);
+    if (at(e, CDDP_EV_rank_end, 0, ANY)) e->as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = 2};
     return true;
 }
 

@@ -43,6 +43,12 @@ static size_t take(void *self, uint32_t client, void *bytes, size_t room)
     return n;
 }
 
+static bool has_answer(void *self, uint32_t client)
+{
+    const store *s = self;
+    return s->clients[client].answer_bytes > s->clients[client].answer_sent;
+}
+
 static void reset(void *self, uint32_t client)
 {
     store *s = self;
@@ -103,14 +109,14 @@ static cddp_status open_store(wire_link *l, uint64_t generation, uint64_t timeou
 
 static void run(store *s, cd_sim_config config, cddp_rank_fn program, cddp_rank_result results[RANKS])
 {
-    static const cd_wire_server_ops ops = {feed, take, reset};
+    static const cd_wire_server_ops ops = {feed, take, has_answer, reset};
     cddp_error err = CDDP_ERROR_INIT;
     config.world_size = RANKS;
     config.network.inter = (cd_link){.latency_ns = 50000, .bytes_per_second = 1000000000};
     assert_ok(cd_sim_create(&config, &s->sim, &err), &err);
     assert_ok(cd_kv_init(&s->kv, NULL, 64, "s", &err), &err);
     for (int i = 0; i < RANKS; i++) assert_ok(cd_kv_client_init(&s->clients[i], NULL, &err), &err);
-    assert_ok(cd_wire_create(s->sim, &ops, s, &s->wire, &err), &err);
+    assert_ok(cd_wire_create(s->sim, &(cd_wire_options){.ops = ops, .self = s}, &s->wire, &err), &err);
     assert_ok(cd_sim_ops()->launch(s->sim, program, s, results, &err), &err);
     cd_wire_destroy(s->wire);
     for (int i = 0; i < RANKS; i++) cd_kv_client_fini(&s->clients[i], NULL);
@@ -258,7 +264,7 @@ TEST(sim_rendezvous, two_runs_end_at_the_same_times)
 
 static cddp_status makes_wire(const cddp_allocator *allocator, void *argument, cddp_error *err)
 {
-    static const cd_wire_server_ops ops = {feed, take, reset};
+    static const cd_wire_server_ops ops = {feed, take, has_answer, reset};
     cd_sim_config config = CD_SIM_CONFIG_INIT;
     cd_wire *wire = NULL;
     cd_sim *sim = NULL;
@@ -266,7 +272,7 @@ static cddp_status makes_wire(const cddp_allocator *allocator, void *argument, c
     config.allocator = allocator;
     cddp_status status = cd_sim_create(&config, &sim, err);
     if (status != CDDP_OK) return status;
-    status = cd_wire_create(sim, &ops, argument, &wire, err);
+    status = cd_wire_create(sim, &(cd_wire_options){.ops = ops, .self = argument, .allocator = allocator}, &wire, err);
     cd_wire_destroy(wire);
     cd_sim_destroy(sim);
     return status;
