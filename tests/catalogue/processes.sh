@@ -18,6 +18,7 @@ leave_out() { left[$1]=$((${left[$1]-0} + 1)); }
 # Why this scenario is the simulator's alone; "" when it is not.
 reason() {
     grep -qE '^\[\[fault\]\]' "$1" && { echo "planted faults"; return; }
+    grep -qE '^\[rendezvous\]' "$1" && { echo "the simulated rendezvous"; return; }
     grep -qE 'device = "(symbol|shape)"' "$1" && { echo "a device without numbers"; return; }
     grep -qE '^(streams\.)?producers' "$1" && { echo "streams"; return; }
     grep -qE '^chooser' "$1" && { echo "a chooser"; return; }

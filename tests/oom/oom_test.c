@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "backends/sim/sim_backend.h"
 #include "core/run/reference.h"
+#include "cli/compose.h"
 #include "core/run/run.h"
 #include "core/tensor/cpu.h"
 #include "core/trace/sink.h"
@@ -494,6 +495,23 @@ TEST(out_of_memory, a_run_on_streams_ends_in_order_wherever_its_worlds_memory_do
     assert_true(failed > 20);
     cddp_registry_destroy(registry);
     cddp_plan_destroy(plan);
+/* A simulated world with faults, and a store that one of its ranks serves. */
+static cddp_status makes_meeting(const cddp_allocator *a, void *argument, cddp_error *err)
+{
+    static const char *const settings[][2] = {{"rendezvous.enable", "true"}, {"agent.attempts", "2"}, {"fault.0.kind", "kill"},
+                                              {"fault.0.rank", "0"},         {"fault.0.when", "inside_join"}, {"fault.0.joiner", "1"}};
+    (void)argument;
+    cddp_plan *plan = NULL;
+    cd_compose *compose = NULL;
+    CD_TRY(cddp_plan_create(NULL, &plan, err));
+    cddp_status status = CDDP_OK;
+    for (size_t i = 0; status == CDDP_OK && i < sizeof settings / sizeof settings[0]; i++)
+        status = cddp_plan_set(plan, settings[i][0], settings[i][1], err);
+    const cd_compose_options options = {.plan = plan, .level = CDDP_TRACE_ORDER, .allocator = a};
+    if (status == CDDP_OK) status = cd_compose_open(&options, &compose, err);
+    cd_compose_close(compose);
+    cddp_plan_destroy(plan);
+    return status;
 }
 
 TEST(out_of_memory, no_constructor_leaves_anything_behind)
@@ -518,6 +536,7 @@ TEST(out_of_memory, no_constructor_leaves_anything_behind)
         {"check:after", makes_composition_after, 8},
         {"cd_memory_sink", records_events, 6},
         {"cd_run_begin", makes_run, 40},
+        {"cd_compose_open with a store", makes_meeting, 6},
     };
     for (size_t i = 0; i < sizeof constructors / sizeof constructors[0]; i++) {
         uint64_t allocations = cd_test_oom_loop(constructors[i].body, NULL);
