@@ -332,16 +332,16 @@ static void explain(meeting *m, cddp_status status, cddp_error *err)
     (void)cd_fail(err, status, "attempt %u to join group '%s': %s", m->attempt, m->spec->name, words);
 }
 
+/* Only who did not find the others in time, or lost the store, may try again. */
+static bool may_try_again(cddp_status status) { return status == CDDP_E_TIMEOUT || status == CDDP_E_IO; }
+
 static void tell_end(meeting *m, cddp_status status, bool is_last, const cddp_error *err)
 {
     CD_EMIT(m->tracer, store_done, status != CDDP_OK ? err->message : NULL, .status = status, .attempt = m->attempt,
             .is_last = is_last, .generation = (int64_t)m->round, .host = m->s->store->host,
-            .peer = status != CDDP_OK ? m->missing : NOBODY, .is_cut = m->is_cut,
+            .peer = may_try_again(status) ? m->missing : NOBODY, .is_cut = m->is_cut,
             .duration = (int64_t)(now_of(m) - m->begin_ns));
 }
-
-/* Only who did not find the others in time, or lost the store, may try again. */
-static bool may_try_again(cddp_status status) { return status == CDDP_E_TIMEOUT || status == CDDP_E_IO; }
 
 static cddp_status try_once(meeting *m, bool is_last, cddp_error *err)
 {

@@ -29,9 +29,9 @@ typedef struct member {
 
 /* A rank at the rendezvous store: its last attempt. */
 typedef struct meeting {
-    uint64_t begin_ns, end_ns, sequence; /* since it waits; when it gave up, and the event that says so */
+    uint64_t first_ns, begin_ns, end_ns, sequence; /* when it came; since it waits; when it gave up, and the event that says so */
     int64_t host, missing, attempts;
-    bool has_given_up, is_cut;
+    bool has_come, has_given_up, is_cut;
     char key[64]; /* that it asked for last */
 } meeting;
 
@@ -121,6 +121,8 @@ static void take_store_done(const cddp_event *e, meeting *m)
     m->has_given_up = d->status != CDDP_OK && d->is_last;
     m->end_ns = e->time_ns;
     m->begin_ns = d->duration >= 0 && (uint64_t)d->duration <= e->time_ns ? e->time_ns - (uint64_t)d->duration : 0;
+    if (!m->has_come || m->begin_ns < m->first_ns) m->first_ns = m->begin_ns;
+    m->has_come = true;
     m->sequence = e->sequence;
     m->host = d->host;
     m->missing = d->peer;
@@ -436,11 +438,14 @@ static void report_absent(const state *s, uint32_t first, uint32_t root, cddp_fi
 {
     const rank_facts *r = cd_ranks_find(&s->ranks, root), *waiter = cd_ranks_find(&s->ranks, first);
     const bool serves = waiter->meeting.host == (int64_t)root;
-    const bool is_late = r != NULL && r->meeting.end_ns > 0 && r->meeting.begin_ns > waiter->meeting.end_ns;
+    const bool has_come = r != NULL && r->meeting.has_come && r->meeting.begin_ns > waiter->meeting.end_ns;
+    const bool is_late = has_come && r->meeting.first_ns > waiter->meeting.end_ns;
     char did[120] = "never spoke";
     if (is_late)
-        CD_SAY(did, "came %llu ms after the run began, when rank %u had given up", (unsigned long long)(r->meeting.begin_ns / 1000000),
+        CD_SAY(did, "came %llu ms after the run began, when rank %u had given up", (unsigned long long)(r->meeting.first_ns / 1000000),
                first);
+    else if (has_come)
+        CD_SAY(did, "was between two attempts when rank %u gave up", first);
     else if (r != NULL && r->has_ended)
         describe_end(r, did, sizeof did);
     f->rank = (int32_t)root;

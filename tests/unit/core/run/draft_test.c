@@ -153,6 +153,7 @@ TEST(draft, what_some_ranks_have_is_written_as_a_rank_table)
         cddp_plan *plan = make_plan();
         other_value(row, value, sizeof value);
         snprintf(key, sizeof key, "%s.%s@0,2-3", row->table, row->field);
+        if (strcmp(row->table, "agent") == 0) assert_ok(cddp_plan_set(plan, "rendezvous.enable", "true", &err), &err);
         assert_ok(cddp_plan_set(plan, key, value, &err), &err);
         print_plan(plan, &first);
         assert_non_null(strstr(first.bytes, "[[rank]]\nranks = \"0,2-3\"\n"));
