@@ -134,7 +134,8 @@ static void take_edge(state *s, const cddp_event *e)
 {
     const cddp_event_waiting_for *w = &e->as.waiting_for;
     if (e->rank != UINT32_MAX) return; /* a rank that gives up says the rest in an event of its own */
-    rank_facts *r = w->who >= 0 && w->peer >= 0 ? cd_ranks_add(&s->ranks, (uint32_t)w->who) : NULL;
+    const bool is_edge = w->who >= 0 && w->who < CD_RANKS_MAX && w->peer >= 0 && w->peer < CD_RANKS_MAX;
+    rank_facts *r = is_edge ? cd_ranks_add(&s->ranks, (uint32_t)w->who) : NULL;
     int64_t *told = r == NULL ? NULL : w->sequence < 0 ? &r->told_peer : &r->told_inside;
     if (told != NULL && (*told == 0 || w->peer + 1 < *told)) *told = w->peer + 1;
     const size_t used = strlen(s->edges);
@@ -426,7 +427,7 @@ static void report_cut(const meeting *m, uint32_t rank, cddp_finding *f)
 {
     f->rank = -1;
     f->peer = (int32_t)m->host;
-    f->ranks = (rank < 64 ? UINT64_C(1) << rank : 0) | (m->host < 64 ? UINT64_C(1) << m->host : 0);
+    f->ranks = (rank < 64 ? UINT64_C(1) << rank : 0) | (m->host >= 0 && m->host < 64 ? UINT64_C(1) << m->host : 0);
     CD_SAY(f->title, "the network between rank %u and the store on rank %lld stays cut, and rank %u gives up", rank,
            (long long)m->host, rank);
     CD_SAY(f->expected, "what they send reaches each other in one of %lld attempts", (long long)m->attempts);
