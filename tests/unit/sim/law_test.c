@@ -122,7 +122,7 @@ TEST(laws, hold_in_every_world_schedule_and_fault_that_heals)
     uint64_t struck = 0, messages = 0;
     const uint64_t first = cd_test_seed();
     (void)state;
-    for (uint64_t seed = first; seed < first + 400; seed++) {
+    for (uint64_t seed = first; seed < first + 200; seed++) {
         cd_test_row("seed %llu", (unsigned long long)seed);
         run(&d, seed);
         cd_sim_stats stats;
@@ -144,7 +144,7 @@ TEST(laws, hold_in_every_world_schedule_and_fault_that_heals)
         messages += stats.messages;
         fixture_destroy(&d.fixture);
     }
-    assert_true(struck > 20 && messages > 10000); /* it was put to the test */
+    assert_true(struck > 10 && messages > 5000); /* it was put to the test */
 }
 
 /* On a ring every member sends 2(n-1) chunks of a round to the one before it, and nobody else anything. */
@@ -152,7 +152,7 @@ TEST(laws, a_ring_moves_the_bytes_that_it_has_to_and_no_others)
 {
     static drawn d;
     (void)state;
-    for (uint64_t seed = 0; seed < 200; seed++) {
+    for (uint64_t seed = 0; seed < 100; seed++) {
         run(&d, seed);
         const uint32_t n = d.fixture.config.world_size;
         const bool is_ring = d.fixture.config.algorithm == CD_ALGORITHM_ring && LENGTH % n == 0;
