@@ -495,6 +495,8 @@ TEST(out_of_memory, a_run_on_streams_ends_in_order_wherever_its_worlds_memory_do
     assert_true(failed > 20);
     cddp_registry_destroy(registry);
     cddp_plan_destroy(plan);
+}
+
 /* A simulated world with faults, and a store that one of its ranks serves. */
 static cddp_status makes_meeting(const cddp_allocator *a, void *argument, cddp_error *err)
 {

@@ -100,7 +100,7 @@ static void run(drawn *d, uint64_t seed)
     c->seed = seed;
     c->transport = CD_SIM_MESSAGES;
     c->algorithm = (cd_algorithm)draw(&p, 0, CD_ALGORITHM_COUNT - 1);
-    c->network.inter = (cd_link){"", draw(&p, 1, 20) * US, 1000000000, draw(&p, 0, 300)};
+    c->network.inter = (cd_link){.name = "", .latency_ns = draw(&p, 1, 20) * US, .bytes_per_second = 1000000000, .overhead_ns = draw(&p, 0, 300)};
     c->network.jitter_ns = draw(&p, 0, 1) * 5 * US;
     c->completion = draw(&p, 0, 1) == 0 ? CD_SIM_COMPLETE_AT_ONCE : CD_SIM_COMPLETE_CHOICE;
     d->fixture.chooser = cd_chooser_random(&d->fixture.random, seed);

@@ -49,7 +49,7 @@ static void prepare(meeting_test *t)
     t->fixture.config = (cd_sim_config)CD_SIM_CONFIG_INIT;
     t->fixture.config.world_size = RANKS;
     t->fixture.config.transport = CD_SIM_MESSAGES;
-    t->fixture.config.network.inter = (cd_link){"", 50000, 1000000000, 0};
+    t->fixture.config.network.inter = (cd_link){.name = "", .latency_ns = 50000, .bytes_per_second = 1000000000};
     t->store = (cd_sim_store){.agents = t->agents, .generations = true};
     for (uint32_t i = 0; i < RANKS; i++) {
         t->agents[i] = (cd_sim_store_agent){.timeout_ns = 1000 * MS, .attempts = 1};
