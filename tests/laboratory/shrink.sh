@@ -42,8 +42,9 @@ one() {
     [ "$ranks" -le 3 ] && [ "$parameters" -le 4 ] && [ "$decisions" -le 12 ] || fail "$ranks ranks, $parameters parameters, $decisions decisions"
     headline=$(sed -n '1s/^shrunk: [^:]*: //p' out)
     replay=$(sed -n 's/^  replay *cddp-verify replay //p' out)
-    eval "\"$program\" replay $replay" > whole 2> err
-    [ $? -eq 1 ] || fail "the replay line does not fail"
+    code=0
+    eval "\"$program\" replay $replay" > whole 2> err || code=$?
+    [ $code -eq 1 ] || fail "the replay line ends with $code: $(head -n 5 whole err)"
     grep -qF "  ${headline%%(*}" whole || grep -qF "${headline%%(*}" whole || fail "the replay fails in another way"
     "$program" run small.toml > out 2> err
     [ $? -eq 1 ] || fail "the scenario by itself does not fail"
