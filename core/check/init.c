@@ -1,25 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-INIT: before step 0 every rank holds the same parameters, buffers, names and ignore lists.
+/* I-INIT: before step 0 every rank holds the same parameters, buffers, names and ignore lists, and they are rank 0's.
 **
-** Judged from   param, buffer, wrap and value at moment 1 (after the initial synchronisation, or in its place).
+** Judged from   param, buffer, wrap and value at moment 1 (after the initial synchronisation, or in its place); the roots
+**               of the broadcasts between the first param and wrap.
 ** Exercised     at least two ranks told the content of a parameter or buffer at moment 1.
-** Blame         the odd ranks; with two ranks both.
-** Limits        ignored parameters and buffers may differ by right (IGN-01). That all agree on values which are not
-**               rank 0's is not seen.
+** Blame         the odd ranks; with two ranks both; for another root than 0, the ranks that follow it.
+** Limits        ignored parameters and buffers may differ by right (IGN-01).
 */
 #include "core/check/scribe.h"
 
+#include "cddp/backend.h"
 #include "cddp/tensor.h"
 #include "core/base/hash.h"
 
 enum { ABOUT_PARAM, ABOUT_BUFFER, ABOUT_WRAP, ABOUT_VALUE };
+
+typedef struct rank_facts {
+    int64_t wraps;             /* how often it wrapped: again after a resume */
+    int64_t root, root_group; /* of the last broadcast since the parameters were told that came from another rank than 0 */
+} rank_facts;
 
 typedef struct state {
     cd_scribe scribe;
     cd_agree tables;  /* (about, id) → what param, buffer and wrap say */
     cd_agree values;  /* (what, id, wrap) → presence, digest */
     cd_table ignored; /* (what, id) → 1 when some rank ignores it */
-    cd_ranks wraps;   /* rank → how often it wrapped: again after a resume */
+    cd_ranks ranks;   /* of rank_facts */
     bool has_digest;
 } state;
 
@@ -31,7 +37,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->tables, context->allocator);
     cd_agree_init(&s->values, context->allocator);
     cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
-    cd_ranks_init(&s->wraps, context->allocator, sizeof(int64_t));
+    cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     return CDDP_OK;
 }
 
@@ -41,12 +47,39 @@ static void note_ignored(state *s, int64_t what, int64_t id)
     if (flag != NULL) *flag = 1;
 }
 
+/* INI-11: the state to start from is rank 0's. */
+static void judge_root(state *s, const cddp_event *e, const rank_facts *r)
+{
+    const cd_key *key = CD_KEY(ABOUT_WRAP);
+    if (r->root == 0 || r->root_group != e->as.wrap.group || !cd_scribe_is_first(&s->scribe, key, e)) return;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    CD_SAY(f.title, "the initial state came from rank %lld of group '%s'", (long long)r->root,
+           cd_scribe_get_group(&s->scribe, r->root_group));
+    CD_SAY(f.expected, "broadcasts from rank 0 while the model is wrapped");
+    CD_SAY(f.actual, "a broadcast from rank %lld", (long long)r->root);
+    CD_SAY(f.advice, "equal replicas are not enough: what rank 0 loaded or was initialised with is overwritten (INI-11)");
+    cd_scribe_hold(&s->scribe, key, &f);
+}
+
+static void take_wrap(state *s, const cddp_event *e)
+{
+    const cddp_event_wrap *w = &e->as.wrap;
+    rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+    if (r != NULL) {
+        judge_root(s, e, r);
+        *r = (rank_facts){.wraps = r->wraps + 1};
+    }
+    cd_agree_push(&s->tables, &(cd_statement){.key = CD_KEY(ABOUT_WRAP, w->group), CD_SAYS(w->params, w->buffers, w->init_sync)}, e);
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
     cd_scribe_learn(&s->scribe, e);
     if (e->kind == CDDP_EV_param) {
         const cddp_event_param *p = &e->as.param;
+        rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+        if (r != NULL) r->root = 0;
         if (p->ignored) note_ignored(s, 0, p->ordinal);
         cd_agree_push(&s->tables,
                       &(cd_statement){.key = CD_KEY(ABOUT_PARAM, p->ordinal),
@@ -61,19 +94,18 @@ static void event(void *self, const cddp_event *e)
                                       CD_SAYS(b->numel, b->dtype, (int64_t)cd_hash_text(e->text), b->ignored)},
                       e);
     } else if (e->kind == CDDP_EV_wrap) {
-        const cddp_event_wrap *w = &e->as.wrap;
-        int64_t *wraps = cd_ranks_add(&s->wraps, e->rank);
-        if (wraps != NULL) (*wraps)++;
-        cd_agree_push(
-            &s->tables,
-            &(cd_statement){.key = CD_KEY(ABOUT_WRAP, w->group), CD_SAYS(w->params, w->buffers, w->init_sync)}, e);
+        take_wrap(s, e);
+    } else if (e->kind == CDDP_EV_collective_post) {
+        const cddp_event_collective_post *c = &e->as.collective_post;
+        rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+        if (r != NULL && c->op == CDDP_OP_BROADCAST && c->root != 0) r->root = c->root, r->root_group = c->group;
     } else if (e->as.value.moment == 1 && e->as.value.what <= 1) {
         const cddp_event_value *v = &e->as.value;
         if (v->digest != 0) s->has_digest = true;
-        const int64_t *wraps = cd_ranks_find(&s->wraps, e->rank);
+        const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
         cd_agree_push(
             &s->values,
-            &(cd_statement){.key = CD_KEY(v->what, v->id, wraps != NULL ? *wraps : 0), CD_SAYS(v->presence, v->digest)},
+            &(cd_statement){.key = CD_KEY(v->what, v->id, r != NULL ? r->wraps : 0), CD_SAYS(v->presence, v->digest)},
             e);
     }
 }
@@ -161,11 +193,11 @@ static void end(void *self)
     cd_agree_fini(&s->tables);
     cd_agree_fini(&s->values);
     cd_table_fini(&s->ignored);
-    cd_ranks_fini(&s->wraps);
+    cd_ranks_fini(&s->ranks);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_buffer, CDDP_EV_wrap, CDDP_EV_value};
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_buffer, CDDP_EV_wrap, CDDP_EV_value, CDDP_EV_collective_post};
 
 CD_CHECK_TABLE(init, "I-INIT", "all ranks start from the same model",
-               "State (parameters, buffers, name tables, ignore lists) agrees on all ranks before step 0.");
+               "State (parameters, buffers, name tables, ignore lists) agrees on all ranks before step 0, and is rank 0's.");

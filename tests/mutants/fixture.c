@@ -61,6 +61,29 @@ static void put_value(writer *w, const int64_t what_moment_id[3], int64_t conten
 }
 #define VALUE(w, what, moment, id, content) put_value((w), (const int64_t[3]){(what), (moment), (id)}, (content))
 
+/* ---- collectives ---- */
+
+typedef struct operation {
+    int64_t op, dtype, numel, bucket, input, output;
+} operation;
+
+static int64_t post(writer *w, const operation *o)
+{
+    int64_t sequence = w->posted++;
+    bool reduces = o->op == CDDP_OP_ALLREDUCE;
+    PUT(w, collective_post, NULL, .group = FIXTURE_GROUP, .sequence = sequence, .op = o->op,
+        .reduce_op = reduces ? CDDP_RED_SUM : -1, .root = reduces ? -1 : 0, .dtype = o->dtype, .numel = o->numel,
+        .digest = o->input, .bucket = o->bucket, .in_flight = 1);
+    return sequence;
+}
+
+static void finish(writer *w, int64_t sequence, const operation *o)
+{
+    PUT(w, collective_wait, NULL, .group = FIXTURE_GROUP, .sequence = sequence);
+    PUT(w, collective_done, NULL, .group = FIXTURE_GROUP, .sequence = sequence, .status = CDDP_OK, .digest = o->output,
+        .duration = 10, .input = o->op == CDDP_OP_ALLREDUCE ? o->input : 0);
+}
+
 /* ---- construction ---- */
 
 static void put_streams(writer *w)
@@ -86,6 +109,13 @@ static void meet(writer *w)
     PUT(w, store_done, NULL, .status = CDDP_OK, .attempt = 1, .is_last = 1, .generation = 1, .peer = -1);
 }
 
+/* Rank 0's parameters and buffer, as one. */
+static void broadcast_state(writer *w)
+{
+    operation o = {CDDP_OP_BROADCAST, CDDP_F32, 19, -1, w->rank == 0 ? DIGEST("state", 0, 0, 0) : 0, DIGEST("state", 0, 0, 0)};
+    finish(w, post(w, &o), &o);
+}
+
 static void put_construction(writer *w)
 {
     PUT(w, rank_begin, NULL, .world_size = FIXTURE_RANKS);
@@ -103,6 +133,7 @@ static void put_construction(writer *w)
         PUT(w, param, params[p].name, .param = p, .ordinal = p, .numel = params[p].numel, .dtype = CDDP_F32,
             .requires_grad = 1, .shape = DIGEST("shape", p, 0, 0), .name = (int64_t)cd_hash_text(params[p].name));
     PUT(w, buffer, "norm.mean", .buffer = 0, .numel = 2, .dtype = CDDP_F32);
+    broadcast_state(w);
     for (int64_t b = 0; b < 2; b++)
         for (int64_t slot = 0; slot < 3; slot++)
             for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
@@ -113,29 +144,6 @@ static void put_construction(writer *w)
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++) VALUE(w, 0, MOMENT_AFTER_INIT, p, DIGEST("parameter", p, 0, 0));
     VALUE(w, 1, MOMENT_AFTER_INIT, 0, DIGEST("buffer", 0, 0, 0));
     put_streams(w);
-}
-
-/* ---- collectives ---- */
-
-typedef struct operation {
-    int64_t op, dtype, numel, bucket, input, output;
-} operation;
-
-static int64_t post(writer *w, const operation *o)
-{
-    int64_t sequence = w->posted++;
-    bool reduces = o->op == CDDP_OP_ALLREDUCE;
-    PUT(w, collective_post, NULL, .group = FIXTURE_GROUP, .sequence = sequence, .op = o->op,
-        .reduce_op = reduces ? CDDP_RED_SUM : -1, .root = reduces ? -1 : 0, .dtype = o->dtype, .numel = o->numel,
-        .digest = o->input, .bucket = o->bucket, .in_flight = 1);
-    return sequence;
-}
-
-static void finish(writer *w, int64_t sequence, const operation *o)
-{
-    PUT(w, collective_wait, NULL, .group = FIXTURE_GROUP, .sequence = sequence);
-    PUT(w, collective_done, NULL, .group = FIXTURE_GROUP, .sequence = sequence, .status = CDDP_OK, .digest = o->output,
-        .duration = 10, .input = o->op == CDDP_OP_ALLREDUCE ? o->input : 0);
 }
 
 /* ---- one micro-step ---- */

@@ -51,6 +51,13 @@ static bool mutate_init_other_name(cddp_event *e)
     return true;
 }
 
+/* Every rank agrees, on the wrong one. */
+static bool mutate_init_other_root(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_collective_post && e->as.collective_post.numel == 19) e->as.collective_post.root = 1;
+    return true;
+}
+
 static bool mutate_group_wrong_divisor(cddp_event *e)
 {
     if (at(e, CDDP_EV_mark_ready, 2, ANY) && e->as.mark_ready.param == FC2_WEIGHT) e->as.mark_ready.factor = 2;
@@ -203,22 +210,22 @@ static bool mutate_content_not_a_bucket(cddp_event *e)
 
 static bool mutate_order_other_count(cddp_event *e)
 {
-    if (at(e, CDDP_EV_collective_post, 2, 0) && e->as.collective_post.sequence == 3) e->as.collective_post.numel = 4;
+    if (at(e, CDDP_EV_collective_post, 2, 0) && e->as.collective_post.sequence == 4) e->as.collective_post.numel = 4;
     return true;
 }
 
 static bool mutate_order_other_reduction(cddp_event *e)
 {
-    if (at(e, CDDP_EV_collective_post, 2, 0) && e->as.collective_post.sequence == 3) e->as.collective_post.reduce_op = CDDP_RED_MAX;
+    if (at(e, CDDP_EV_collective_post, 2, 0) && e->as.collective_post.sequence == 4) e->as.collective_post.reduce_op = CDDP_RED_MAX;
     return true;
 }
 
-/* The last operation of the fixture is the 15th. */
+/* The last operation of the fixture is the 16th. */
 static bool mutate_order_posts_less(cddp_event *e)
 {
-    bool is_last = (e->kind == CDDP_EV_collective_post && e->as.collective_post.sequence == 14) ||
-                   (e->kind == CDDP_EV_collective_wait && e->as.collective_wait.sequence == 14) ||
-                   (e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 14);
+    bool is_last = (e->kind == CDDP_EV_collective_post && e->as.collective_post.sequence == 15) ||
+                   (e->kind == CDDP_EV_collective_wait && e->as.collective_wait.sequence == 15) ||
+                   (e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 15);
     return !(is_last && e->rank == 0);
 }
 
@@ -235,6 +242,9 @@ static bool mutate_bufeq_wrong_root(cddp_event *e)
     if (is_broadcast && e->step == 1) e->as.collective_post.root = 1;
     return true;
 }
+
+/* Everybody leaves it out, so that nobody waits. */
+static bool mutate_bufeq_left_out(cddp_event *e) { return !at(e, CDDP_EV_buffer_sync, ANY, 1); }
 
 static bool mutate_bufeq_wrong_authority(cddp_event *e)
 {
@@ -325,21 +335,21 @@ static bool mutate_range_steps_on_nan(cddp_event *e)
 
 static bool mutate_coll_broadcast_corrupt(cddp_event *e)
 {
-    if (at(e, CDDP_EV_collective_done, 2, 0) && e->as.collective_done.sequence == 0)
+    if (at(e, CDDP_EV_collective_done, 2, 0) && e->as.collective_done.sequence == 1)
         corrupt(&e->as.collective_done.digest);
     return true;
 }
 
 static bool mutate_coll_input_is_scratch(cddp_event *e)
 {
-    if (at(e, CDDP_EV_collective_done, 1, 1) && e->as.collective_done.sequence == 6)
+    if (at(e, CDDP_EV_collective_done, 1, 1) && e->as.collective_done.sequence == 7)
         corrupt(&e->as.collective_done.input);
     return true;
 }
 
 static bool mutate_det_other_bits(cddp_event *e)
 {
-    if (e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 14)
+    if (e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 15)
         corrupt(&e->as.collective_done.digest);
     return true;
 }
@@ -430,7 +440,7 @@ static bool mutate_parameq_state_drifts(cddp_event *e)
 
 static bool mutate_fail_reads_incomplete(cddp_event *e)
 {
-    if (at(e, CDDP_EV_collective_done, 1, 2) && e->as.collective_done.sequence == 12)
+    if (at(e, CDDP_EV_collective_done, 1, 2) && e->as.collective_done.sequence == 13)
         e->as.collective_done.status = CDDP_E_ABORTED;
     return true;
 }
@@ -470,12 +480,12 @@ static bool mutate_live_never_returns(cddp_event *e)
 /* Rank 1 fails before the last operation; the others wait for it until the world ends. */
 static bool mutate_live_waits_for_ended(cddp_event *e)
 {
-    bool is_post = e->kind == CDDP_EV_collective_post && e->as.collective_post.sequence == 14;
-    bool is_done = e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 14;
+    bool is_post = e->kind == CDDP_EV_collective_post && e->as.collective_post.sequence == 15;
+    bool is_done = e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 15;
     bool is_after = e->kind == CDDP_EV_group_close || e->kind == CDDP_EV_memory ||
                     (e->kind == CDDP_EV_stop && e->step == 2) ||
                     (e->kind == CDDP_EV_value && e->as.value.moment == MOMENT_END);
-    bool is_wait = e->kind == CDDP_EV_collective_wait && e->as.collective_wait.sequence == 14;
+    bool is_wait = e->kind == CDDP_EV_collective_wait && e->as.collective_wait.sequence == 15;
     if (e->kind == CDDP_EV_rank_end)
         e->as.rank_end = e->rank == 1 ? (cddp_event_rank_end){.status = CDDP_E_IO}
                                       : (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = 2};
@@ -487,7 +497,7 @@ static bool mutate_live_waits_for_ended(cddp_event *e)
 ** the first to give up: for it rank 1 is missing, which is no culprit. */
 static bool mutate_live_stopped_behind_another(cddp_event *e)
 {
-    static const int64_t last[FIXTURE_RANKS] = {14, 13, 13};
+    static const int64_t last[FIXTURE_RANKS] = {15, 14, 14};
     if (e->kind == CDDP_EV_fault) return false;
     if (e->rank >= FIXTURE_RANKS) return true;
     static uint64_t end_of[FIXTURE_RANKS]; /* the last event that each rank still tells of */
