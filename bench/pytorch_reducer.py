@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # PyTorch's DDP over Gloo on the lists of reducer_bench: two ranks, one thread each. Prints medians over rounds, of
 # the wall clock and of the processor time of the thread that trains.
-#     python3 bench/pytorch_reducer.py LIST ROUNDS     LIST: resnet50 tiny mlp; resnet50 reads numels from stdin
-import os, sys, time, statistics
+#     bench/pytorch_reducer.py LIST ROUNDS     LIST: resnet50 tiny mlp; resnet50 reads numels from stdin
+import os, sys, tempfile, time, statistics
 import torch, torch.distributed as dist, torch.multiprocessing as mp
 
 class Write(torch.autograd.Function):
@@ -30,10 +30,9 @@ def step(model, params):
         p.grad = None
     model(torch.zeros(1, requires_grad=True)).sum().backward()
 
-def rank_main(rank, numels, rounds, port):
+def rank_main(rank, numels, rounds, folder):
     torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method="file://" + folder + "/store", rank=rank, world_size=2)
     plain = Model(numels)
     copies = torch.nn.parallel.DistributedDataParallel(Model(numels))
     views = torch.nn.parallel.DistributedDataParallel(Model(numels), gradient_as_bucket_view=True)
@@ -64,9 +63,13 @@ def rank_main(rank, numels, rounds, port):
                 over = m[n] - m["local work"] - m["bare collectives"]
                 print(f"  {clock}, {n} beyond local and collectives: {over:.1f} us, {over / len(numels):.3f} us per tensor")
         sys.stdout.flush()
-    dist.destroy_process_group()
+    # Nobody leaves while the other still talks, and then at once: taking reducers and groups down under an interpreter that ends
+    # itself has been seen to wait for ever.
+    dist.barrier()
+    os._exit(0)
 
 if __name__ == "__main__":
     which, rounds = sys.argv[1], int(sys.argv[2])
     numels = {"tiny": [64] * 1000, "mlp": [1000, 100, 1000, 10]}.get(which) or [int(x) for x in sys.stdin.read().split()]
-    mp.spawn(rank_main, args=(numels, rounds, 29500 + os.getpid() % 1000), nprocs=2)
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(rank_main, args=(numels, rounds, folder), nprocs=2)

@@ -11,7 +11,12 @@
 **                                     some 10,000 it leaves the L2 cache and speed drops.
 **
 ** The same tile body is compiled for several instruction sets; only element-wise multiply and add occur, each
-** rounded, so the width of a vector cannot change a bit. */
+** rounded, so the width of a vector cannot change a bit.
+**
+** Low rank makes thin products, which only move memory, so what counts is that large matrices are walked along their rows:
+**   few columns   the transpose is made instead: products commute, and then it is
+**   few rows      all sums stay in memory that is small, and b is read once from its begin to its end;
+**   few k         the panels of many columns fit the cache together, and a row of the result is written to its end. */
 #include "core/tensor/linalg.h"
 
 #include "core/base/alloc.h"
@@ -34,6 +39,9 @@ typedef void (*tile_fn)(const tile_args *args, void *tile);
 
 #define ROWS_MAX 8
 #define WIDTH_MAX 32
+#define FEW 4              /* rows or columns of a thin result */
+#define LONG 64            /* columns from which few rows are worth sums in memory */
+#define GROUP_BYTES 32768 /* of panels that stay in the cache together */
 
 #if defined(__GNUC__)
 /* Vectors in the compiler's own notation: element-wise, any target, no intrinsics; a scalar factor is broadcast. A
@@ -102,6 +110,47 @@ TILE(line_f32, , float, 16, ROWS_1)
 TILE(tile_f64, , double, 16, ROWS_4)
 TILE(line_f64, , double, 16, ROWS_1)
 
+/* sums (m, n), packed and zero at first, with b's rows contiguous: four k at a time, in order. */
+#define FLAT(name, attributes, T)                                                                                      \
+    attributes static void name(const cd_matmul_args *args, void *to)                                                  \
+    {                                                                                                                  \
+        const cd_matmul_shape *s = &args->shape;                                                                       \
+        const T *b = args->b;                                                                                          \
+        int64_t k = 0;                                                                                                 \
+        for (; k + 4 <= s->k; k += 4, b += 4 * s->b_k)                                                                 \
+            for (int64_t r = 0; r < s->m; r++) {                                                                       \
+                const T *a = (const T *)args->a + r * s->a_row + k * s->a_k, *b1 = b + s->b_k, *b2 = b1 + s->b_k,      \
+                        *b3 = b2 + s->b_k;                                                                             \
+                const T x0 = a[0], x1 = a[s->a_k], x2 = a[2 * s->a_k], x3 = a[3 * s->a_k];                             \
+                T *restrict sums = (T *)to + r * s->n;                                                                 \
+                for (int64_t j = 0; j < s->n; j++)                                                                     \
+                    sums[j] = (((sums[j] + x0 * b[j]) + x1 * b1[j]) + x2 * b2[j]) + x3 * b3[j];                        \
+            }                                                                                                          \
+        for (; k < s->k; k++, b += s->b_k)                                                                             \
+            for (int64_t r = 0; r < s->m; r++) {                                                                       \
+                const T x = ((const T *)args->a)[r * s->a_row + k * s->a_k];                                           \
+                T *restrict sums = (T *)to + r * s->n;                                                                 \
+                for (int64_t j = 0; j < s->n; j++) sums[j] += x * b[j];                                                \
+            }                                                                                                          \
+    }
+#if CD_HAS_X86
+FLAT(flat_f32_avx2, TARGET("avx2"), float)
+FLAT(flat_f64_avx2, TARGET("avx2"), double)
+#endif
+FLAT(flat_f32, , float)
+FLAT(flat_f64, , double)
+
+typedef void (*flat_fn)(const cd_matmul_args *args, void *sums);
+
+static flat_fn flat_of(cd_isa isa, bool is_f64)
+{
+#if CD_HAS_X86
+    if (isa != CD_ISA_PORTABLE) return is_f64 ? flat_f64_avx2 : flat_f32_avx2;
+#endif
+    (void)isa;
+    return is_f64 ? flat_f64 : flat_f32;
+}
+
 /* A pair of versions: full tiles, and single rows for what is left. */
 typedef struct tile_version {
     tile_fn tile, line;
@@ -141,16 +190,21 @@ cd_isa cd_isa_best(void)
     return CD_ISA_PORTABLE;
 }
 
-/* Copies columns first … first + width - 1 of b, k-major; columns beyond n are zeros. */
+/* Copies columns first … first + width - 1 of b, k-major; columns beyond n are zeros. A b that lies with k along its rows is
+** read a line of each row at a time: rows that lie a power of two apart would drive each other out of the cache. */
 #define PACK(T, name)                                                                                                  \
     static void name(const cd_matmul_args *args, int64_t first, int64_t width, T *panel)                               \
     {                                                                                                                  \
+        enum { LINE = 64 / sizeof(T) };                                                                                \
         const cd_matmul_shape *s = &args->shape;                                                                       \
-        const int64_t valid = s->n - first < width ? s->n - first : width;                                             \
+        const int64_t valid = s->n - first < width ? s->n - first : width, ahead = s->b_k == 1 ? LINE : 1;             \
         const T *b = (const T *)args->b + first * s->b_col;                                                            \
-        for (int64_t k = 0; k < s->k; k++, b += s->b_k, panel += width) {                                              \
-            for (int64_t j = 0; j < valid; j++) panel[j] = b[j * s->b_col];                                            \
-            for (int64_t j = valid; j < width; j++) panel[j] = 0;                                                      \
+        for (int64_t k = 0; k < s->k; k += ahead, b += ahead * s->b_k, panel += ahead * width) {                       \
+            const int64_t here = s->k - k < ahead ? s->k - k : ahead;                                                  \
+            for (int64_t j = 0; j < valid; j++)                                                                        \
+                for (int64_t i = 0; i < here; i++) panel[i * width + j] = b[j * s->b_col + i];                         \
+            for (int64_t i = 0; i < here && valid < width; i++)                                                        \
+                for (int64_t j = valid; j < width; j++) panel[i * width + j] = 0;                                      \
         }                                                                                                              \
     }
 PACK(float, pack_f32)
@@ -170,6 +224,10 @@ typedef struct tile_place {
         for (int64_t r = 0; r < p->rows; r++) {                                                                        \
             T *dst = (T *)args->dst + (p->row + r) * s->dst_row + p->column * s->dst_col;                              \
             const T *sums = tile + r * p->width;                                                                       \
+            if (s->dst_col == 1 && !args->accumulate) {                                                                \
+                memcpy(dst, sums, (size_t)p->columns * sizeof *sums);                                                  \
+                continue;                                                                                              \
+            }                                                                                                          \
             for (int64_t j = 0; j < p->columns; j++) {                                                                 \
                 T *d = dst + j * s->dst_col;                                                                           \
                 *d = args->accumulate ? *d + sums[j] : sums[j];                                                        \
@@ -179,48 +237,117 @@ typedef struct tile_place {
 STORE(float, store_f32)
 STORE(double, store_f64)
 
-/* All rows of one panel. */
-static void run_panel(const cd_matmul_args *args, const tile_version *version, tile_args *t, tile_place *place)
+/* Panels of neighbouring columns. */
+typedef struct panel_group {
+    int64_t column, count; /* its first column of the result; panels */
+    char *packed;
+    size_t panel_bytes;
+} panel_group;
+
+/* With few rows a panel is read too seldom to be worth packing. */
+static bool is_direct(const cd_matmul_args *args, const tile_version *version, int64_t column)
+{
+    const cd_matmul_shape *s = &args->shape;
+    return s->b_col == 1 && s->n - column >= version->width && s->m <= 2 * version->rows;
+}
+
+static void pack_group(const cd_matmul_args *args, const tile_version *version, const panel_group *g)
+{
+    for (int64_t i = 0; i < g->count; i++) {
+        int64_t column = g->column + i * version->width;
+        void *panel = g->packed + (size_t)i * g->panel_bytes;
+        if (is_direct(args, version, column)) continue;
+        if (args->dtype == CDDP_F64) pack_f64(args, column, version->width, panel);
+        else pack_f32(args, column, version->width, panel);
+    }
+}
+
+/* All rows of the group's columns, row by row. */
+static void run_group(const cd_matmul_args *args, const tile_version *version, const panel_group *g)
 {
     const cd_matmul_shape *s = &args->shape;
     const bool is_f64 = args->dtype == CDDP_F64;
     const int64_t element = is_f64 ? 8 : 4;
+    tile_place place = {.width = version->width};
+    tile_args t = {.a_row = s->a_row, .a_k = s->a_k, .k = s->k};
     double tile[ROWS_MAX * WIDTH_MAX]; /* as T; sized for the larger one */
-    for (place->row = 0; place->row < s->m; place->row += place->rows) {
-        place->rows = s->m - place->row >= version->rows ? version->rows : 1;
-        t->a = (const char *)args->a + place->row * s->a_row * element;
-        (place->rows == 1 ? version->line : version->tile)(t, tile);
-        if (is_f64)
-            store_f64(args, place, tile);
-        else
-            store_f32(args, place, (const float *)(const void *)tile);
+    for (place.row = 0; place.row < s->m; place.row += place.rows) {
+        place.rows = s->m - place.row >= version->rows ? version->rows : 1;
+        t.a = (const char *)args->a + place.row * s->a_row * element;
+        for (int64_t i = 0; i < g->count; i++) {
+            place.column = g->column + i * version->width;
+            place.columns = s->n - place.column < version->width ? s->n - place.column : version->width;
+            bool direct = is_direct(args, version, place.column);
+            t.panel = direct ? (const char *)args->b + place.column * element : g->packed + (size_t)i * g->panel_bytes;
+            t.panel_stride = direct ? s->b_k : version->width;
+            (place.rows == 1 ? version->line : version->tile)(&t, tile);
+            if (is_f64)
+                store_f64(args, &place, tile);
+            else
+                store_f32(args, &place, (const float *)(const void *)tile);
+        }
     }
+}
+
+/* One row after the other of a result of few long rows. */
+static cddp_status matmul_flat(const cd_matmul_args *args, cd_isa isa, const cddp_allocator *allocator, cddp_error *err)
+{
+    const cd_matmul_shape *s = &args->shape;
+    const bool is_f64 = args->dtype == CDDP_F64;
+    const size_t bytes = (size_t)(s->m * s->n) * (is_f64 ? 8 : 4);
+    tile_place place = {.rows = s->m, .columns = s->n, .width = s->n};
+    void *sums = cd_allocate(allocator, bytes);
+    if (sums == NULL) return cd_fail(err, CDDP_E_NOMEM, "matmul: no %zu bytes for sums", bytes);
+    memset(sums, 0, bytes);
+    flat_of(isa, is_f64)(args, sums);
+    if (is_f64) store_f64(args, &place, sums);
+    else store_f32(args, &place, sums);
+    cd_release(allocator, sums, bytes);
+    return CDDP_OK;
+}
+
+static cddp_status matmul_tiled(const cd_matmul_args *args, cd_isa isa, const cddp_allocator *allocator, cddp_error *err)
+{
+    const cd_matmul_shape *s = &args->shape;
+    const bool is_f64 = args->dtype == CDDP_F64;
+    const tile_version version = version_of(isa, is_f64);
+    const int64_t panels = (s->n + version.width - 1) / version.width;
+    panel_group g = {.panel_bytes = (size_t)(s->k * version.width) * (is_f64 ? 8 : 4)};
+    int64_t together = g.panel_bytes > 0 ? GROUP_BYTES / (int64_t)g.panel_bytes : panels;
+    together = together < 1 ? 1 : together > panels ? panels : together;
+    const size_t bytes = (size_t)together * g.panel_bytes;
+    g.packed = cd_allocate(allocator, bytes);
+    if (g.packed == NULL) return cd_fail(err, CDDP_E_NOMEM, "matmul: no %zu bytes for packing", bytes);
+    for (int64_t first = 0; first < panels; first += together) {
+        g.column = first * version.width;
+        g.count = panels - first < together ? panels - first : together;
+        pack_group(args, &version, &g);
+        run_group(args, &version, &g);
+    }
+    cd_release(allocator, g.packed, bytes);
+    return CDDP_OK;
+}
+
+/* dstᵀ = bᵀ·aᵀ. */
+static cd_matmul_args turned(const cd_matmul_args *args)
+{
+    const cd_matmul_shape *s = &args->shape;
+    cd_matmul_args t = *args;
+    t.a = args->b;
+    t.b = args->a;
+    t.shape = (cd_matmul_shape){.m = s->n, .n = s->m, .k = s->k, .a_row = s->b_col, .a_k = s->b_k, .b_k = s->a_k, .b_col = s->a_row,
+                                .dst_row = s->dst_col, .dst_col = s->dst_row};
+    return t;
 }
 
 /* f32 and f64. */
 static cddp_status matmul_wide(const cd_matmul_args *args, cd_isa isa, const cddp_allocator *allocator, cddp_error *err)
 {
-    const cd_matmul_shape *s = &args->shape;
-    const bool is_f64 = args->dtype == CDDP_F64;
-    const tile_version version = version_of(isa, is_f64);
-    const size_t panel_bytes = (size_t)(s->k * version.width) * (is_f64 ? 8 : 4);
-    void *panel = cd_allocate(allocator, panel_bytes);
-    if (panel == NULL) return cd_fail(err, CDDP_E_NOMEM, "matmul: no %zu bytes for packing", panel_bytes);
-    tile_args t = {.a_row = s->a_row, .a_k = s->a_k, .k = s->k};
-    for (int64_t column = 0; column < s->n; column += version.width) {
-        tile_place place = {.column = column,
-                            .width = version.width,
-                            .columns = s->n - column < version.width ? s->n - column : version.width};
-        /* With few rows a panel is read too seldom to be worth packing. */
-        bool direct = s->b_col == 1 && place.columns == version.width && s->m <= 2 * version.rows;
-        if (!direct && is_f64) pack_f64(args, column, version.width, panel);
-        if (!direct && !is_f64) pack_f32(args, column, version.width, panel);
-        t.panel = direct ? (const char *)args->b + column * (is_f64 ? 8 : 4) : panel;
-        t.panel_stride = direct ? s->b_k : version.width;
-        run_panel(args, &version, &t, &place);
-    }
-    cd_release(allocator, panel, panel_bytes);
-    return CDDP_OK;
+    const bool is_turned = args->shape.n <= FEW && args->shape.n < args->shape.m;
+    const cd_matmul_args thin = is_turned ? turned(args) : *args;
+    const cd_matmul_shape *s = &thin.shape;
+    if (s->m <= FEW && s->n >= LONG && s->b_col == 1) return matmul_flat(&thin, isa, allocator, err);
+    return matmul_tiled(&thin, isa, allocator, err);
 }
 
 /* A dense f32 copy (rows, columns) of a strided 16-bit matrix. */

@@ -84,7 +84,9 @@ static cd_matmul_shape shape_of(int64_t m, int64_t n, int64_t k, bool a_transpos
 TEST(matmul, every_version_has_the_bits_of_the_plain_loop)
 {
     static const int64_t sizes[][3] = {{1, 1, 1},   {1, 71, 53}, {37, 1, 53}, {37, 71, 1},  {6, 16, 53},
-                                       {7, 17, 13}, {8, 32, 40}, {9, 33, 41}, {37, 71, 53}, {3, 5, 0}};
+                                       {7, 17, 13}, {8, 32, 40}, {9, 33, 41}, {37, 71, 53}, {3, 5, 0},
+                                       /* thin: few columns, few rows, no sum at all; and more panels than stay together */
+                                       {71, 3, 53}, {70, 4, 40},  {66, 2, 7},   {4, 71, 54},  {70, 2, 0},  {7, 79, 72}};
     static const cddp_dtype dtypes[] = {CDDP_F32, CDDP_F64, CDDP_F16, CDDP_BF16};
     cd_prng prng = cd_prng_seed(cd_test_seed());
     matrices *m = calloc(1, sizeof *m);
