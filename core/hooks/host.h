@@ -38,6 +38,25 @@ double cd_host_sign(int64_t i);
 double cd_host_unit(cddp_dtype dtype);
 double cd_host_least(cddp_dtype dtype);
 
+/* What all ranks sent, divided by their number, is what each of them has: the law of hooks that add up shares of their own. Sums are signed
+** by place, so that a share in the wrong place is as visible as a missing one. */
+typedef struct cd_mean_law {
+    double sent, magnitude; /* Σ ±x and Σ |x| of what this rank sent */
+    double has, has_magnitude;
+    int64_t sent_count, has_count;
+} cd_mean_law;
+void cd_mean_law_send(cd_mean_law *law, int64_t place, double x);
+/* The elements of a flat tensor, from a place on. */
+void cd_mean_law_send_all(cd_mean_law *law, int64_t place, const cddp_tensor *flat);
+void cd_mean_law_have(cd_mean_law *law, int64_t place, const cddp_tensor *result);
+/* Shares are added in `sum`, the result is a `result`. Every rank states it, a joined one too. */
+typedef struct cd_mean_law_of {
+    int64_t bucket;
+    uint32_t world_size;
+    cddp_dtype sum, result;
+} cd_mean_law_of;
+void cd_mean_law_state(const cd_mean_law *law, const cd_mean_law_of *of, cddp_tracer *tracer);
+
 /* A block that grows and is kept. */
 typedef struct cd_host_memory {
     void *block;

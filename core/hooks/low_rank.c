@@ -384,6 +384,7 @@ cddp_status cd_low_rank_run(void *self, cddp_grad_bucket *bucket, cddp_group *gr
     if (job->matrix_count > 0) cddp_tracer_mark(s->tracer, "powersgd_compresses", job->matrix_count);
     if (s->batched) CD_TRY(square_fill(job, bucket, err));
     else CD_TRY(rest_move(job, bucket, false, err));
+    cd_low_rank_rest_begin(s, job, bucket);
     for (uint32_t i = 0; i < job->matrix_count; i++) {
         const cd_low_rank_matrix *m = &job->matrices[i];
         CD_TRY(factor_begin(s, job, m, err));
@@ -407,6 +408,7 @@ static cddp_status stage_p(void *self, cddp_grad_bucket *bucket, cddp_future *fu
     CD_TRY(cd_low_rank_job_find(s, bucket, &job, err));
     CD_TRY(job->uncompressed.device->divide(&job->uncompressed, &job->uncompressed, s->world_size, NULL, err));
     CD_TRY(rest_move(job, bucket, true, err));
+    cd_low_rank_rest_end(s, job, bucket);
     CD_TRY(cd_future_add_allreduce(future, bucket, &job->p, s->group, err));
     future->next = stage_q;
     return CDDP_OK;

@@ -24,6 +24,8 @@
 ** Matrix products of 16-bit numbers are added up in f32 and rounded once, so that γ is f32's there. A column that was left out is zero in P
 ** and in Q, and drops out. With orthogonalization_epsilon the columns are shorter than 1, and there is no such identity.
 **
+** What stays uncompressed comes back as the mean of what the ranks sent (cd_mean_law).
+**
 ** Not here: who judges it (core/check/hook.c).
 */
 #include "core/hooks/low_rank_parts.h"
@@ -69,6 +71,38 @@ void cd_low_rank_law_end(const cd_low_rank *s, const cd_low_rank_job *job, const
     cddp_law law = {"gradient + old error = output + new error, summed over the bucket", (int64_t)bucket->index, out.sum + owed.sum,
                     job->law_right, unit * (job->law_magnitude + owed.magnitude) + 2.0 * (double)out.count * least + sums, false};
     cddp_tracer_law(s->tracer, &law);
+}
+
+/* ---- what stays uncompressed ---- */
+
+static bool states_rest(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket)
+{
+    return s->tracer != NULL && !s->batched && job->rest_count > 0 && cd_host_can_look(bucket->buffer.device);
+}
+
+static cddp_tensor rest_slice(const cd_low_rank_job *job, const cddp_grad_bucket *bucket, uint32_t i)
+{
+    return cddp_tensor_slice(&bucket->buffer, bucket->offsets[job->rest[i]], bucket->lengths[job->rest[i]]);
+}
+
+void cd_low_rank_rest_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket)
+{
+    job->rest_law = (cd_mean_law){.sent = 0.0};
+    for (uint32_t i = 0; i < job->rest_count && states_rest(s, job, bucket); i++) {
+        cddp_tensor slice = rest_slice(job, bucket, i);
+        cd_mean_law_send_all(&job->rest_law, bucket->offsets[job->rest[i]], &slice);
+    }
+}
+
+void cd_low_rank_rest_end(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket)
+{
+    if (!states_rest(s, job, bucket)) return;
+    for (uint32_t i = 0; i < job->rest_count; i++) {
+        cddp_tensor slice = rest_slice(job, bucket, i);
+        cd_mean_law_have(&job->rest_law, bucket->offsets[job->rest[i]], &slice);
+    }
+    const cd_mean_law_of of = {(int64_t)bucket->index, s->world_size, bucket->buffer.dtype, bucket->buffer.dtype};
+    cd_mean_law_state(&job->rest_law, &of, s->tracer);
 }
 
 /* ---- projection ---- */

@@ -6,7 +6,7 @@
 **   decode  result = (Σ over ranks 0, 1, 2, … of scale_r · (code_r - zero_r)) ÷ W, in f32, on every rank alike
 **
 ** There is no all-reduce, and no error feedback: |result - mean| ≤ (1/W)·Σ_r scale_r / 2 plus rounding (QNT-04). Each
-** rank states its own share of that in the trace. Per channel, a bucket that divides gets one more row, all padding
+** rank states its own share of that in the trace, and that the result is the mean of what was sent. Per channel, a bucket that divides gets one more row, all padding
 ** (QNT-03).
 */
 #include "core/hooks/quantize.h"
@@ -33,6 +33,7 @@ typedef struct job {
     cd_flat rows, all_rows;   /* (rows), (W · rows) cd_quantizer, as f32 */
     cd_flat codes, all_codes; /* (rows · length), (W · rows · length) */
     int64_t row_count, length;
+    cd_mean_law law;
 } job;
 
 typedef struct quantize {
@@ -130,18 +131,21 @@ static cddp_status reserve(const quantize *q, job *j, const cddp_grad_bucket *bu
 }
 
 /* Codes of every row; *excess is the largest |x - decoded x| - scale/2, which must not be above rounding. */
-static void encode_rows(const job *j, double *excess, double *slack)
+static void encode_rows(job *j, int64_t numel, double *excess, double *slack)
 {
     const float *values = j->values.tensor.storage;
     cd_quantizer *rows = j->rows.tensor.storage;
     uint8_t *codes = j->codes.tensor.storage;
     *excess = *slack = 0.0;
+    j->law = (cd_mean_law){.sent = 0.0};
     for (int64_t r = 0; r < j->row_count; r++) {
         const float *row = values + r * j->length;
         rows[r] = cd_quantizer_observe(row, j->length);
         for (int64_t i = 0; i < j->length; i++) {
             uint8_t code = codes[r * j->length + i] = cd_quantizer_encode(rows[r], row[i]);
-            double error = fabs((double)row[i] - (double)cd_quantizer_decode(rows[r], code)), half = (double)rows[r].scale / 2.0;
+            double decoded = (double)cd_quantizer_decode(rows[r], code);
+            double error = fabs((double)row[i] - decoded), half = (double)rows[r].scale / 2.0;
+            if (r * j->length + i < numel) cd_mean_law_send(&j->law, r * j->length + i, decoded);
             if (error - half > *excess) *excess = error - half;
             if (half * 0x1p-13 > *slack) *slack = half * 0x1p-13;
         }
@@ -173,7 +177,7 @@ static cddp_tensor shaped(const cddp_tensor *flat, int64_t parts, int64_t rows, 
     return cddp_tensor_of(flat->device, flat->storage, 0, flat->dtype, is_one ? sizes + 1 : sizes, is_one ? 2 : 3);
 }
 
-static cddp_status encode(const quantize *q, const job *j, const cddp_grad_bucket *bucket, cddp_error *err)
+static cddp_status encode(const quantize *q, job *j, const cddp_grad_bucket *bucket, cddp_error *err)
 {
     const cddp_device *d = bucket->buffer.device;
     double excess, slack;
@@ -182,7 +186,7 @@ static cddp_status encode(const quantize *q, const job *j, const cddp_grad_bucke
         cddp_tensor values = shaped(&j->values.tensor, -1, j->row_count, j->length);
         return d->quantize(&codes, &rows, &values, NULL, err);
     }
-    encode_rows(j, &excess, &slack);
+    encode_rows(j, cddp_tensor_numel(&bucket->buffer), &excess, &slack);
     state_law(q, bucket, excess, slack);
     return CDDP_OK;
 }
@@ -215,6 +219,11 @@ static cddp_status decode(void *self, cddp_grad_bucket *bucket, cddp_future *fut
     CD_TRY(add_up(q, j, &sum, err));
     CD_TRY(sum.device->divide(&sum, &sum, q->world_size, NULL, err));
     CD_TRY(bucket->buffer.device->copy(&bucket->buffer, &sum, NULL, err));
+    if (q->tracer != NULL && !cd_host_is_away(sum.device)) {
+        cd_mean_law_have(&j->law, 0, &bucket->buffer);
+        const cd_mean_law_of of = {(int64_t)bucket->index, q->world_size, CDDP_F32, bucket->buffer.dtype};
+        cd_mean_law_state(&j->law, &of, q->tracer);
+    }
     future->result = bucket->buffer;
     return CDDP_OK;
 }

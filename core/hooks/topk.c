@@ -11,7 +11,8 @@
 ** range of f16 have a mean, but no sum.
 **
 ** Laws, stated in the trace: per rank gradient + old debt = sent + new debt, element by element; what is sent is sent
-** exactly, so that only the addition of the debt rounds. Summed over the ranks this is the telescoping of the mean.
+** exactly, so that only the addition of the debt rounds. Summed over the ranks this is the telescoping of the mean. Nothing that
+** stays is larger than what is sent. Over all ranks: the result is the mean of what was sent (cd_mean_law).
 **
 ** Invariants:
 **   T1  the chosen indices are strictly increasing, so that nothing is sent twice;
@@ -44,6 +45,7 @@ static const cd_option option_table[] = {
 typedef struct job {
     cd_flat indices, values, all_indices, all_values; /* (k), (k), (W·k), (W·k) */
     int64_t k;
+    cd_mean_law law;
 } job;
 
 typedef struct topk {
@@ -185,17 +187,19 @@ static cddp_status reserve(topk *t, job *j, const cddp_grad_bucket *bucket, cddp
 }
 
 /* Moves the chosen elements out of the bucket; what stays there is what is owed (T2). */
-static void take_chosen(const job *j, const cddp_tensor *flat, cd_host_sums *sent)
+static void take_chosen(job *j, const cddp_tensor *flat, cd_host_sums *sent)
 {
     const int32_t *indices = j->indices.tensor.storage;
+    j->law = (cd_mean_law){.sent = 0.0};
     for (int64_t i = 0; i < j->k; i++) {
+        cd_mean_law_send(&j->law, indices[i], cd_host_get(flat, indices[i]));
         cd_host_set(&j->values.tensor, i, cd_host_get(flat, indices[i]));
         cd_host_set(flat, indices[i], 0.0);
     }
     cd_host_add(sent, &j->values.tensor);
 }
 
-static cddp_status take(const topk *t, const job *j, const cddp_tensor *flat, cd_host_sums *sent, cddp_error *err)
+static cddp_status take(const topk *t, job *j, const cddp_tensor *flat, cd_host_sums *sent, cddp_error *err)
 {
     if (cd_host_is_away(flat->device)) return flat->device->take_largest(flat, &j->indices.tensor, &j->values.tensor, NULL, err);
     choose(flat, t->heap.block, j->k, j->indices.tensor.storage);
@@ -212,6 +216,18 @@ static void state_law(const topk *t, const cddp_grad_bucket *bucket, const cd_ho
     cddp_law law = {"gradient + old debt = sent + new debt, summed over the bucket", (int64_t)bucket->index, after.sum, in->sum,
                     cd_host_unit(bucket->buffer.dtype) * in->magnitude + (double)in->count * cd_host_least(bucket->buffer.dtype) + sums, false};
     cddp_tracer_law(t->tracer, &law);
+}
+
+/* Before what stays becomes a debt. */
+static void state_choice(const topk *t, const job *j, const cddp_grad_bucket *bucket)
+{
+    double kept = 0.0, sent = INFINITY;
+    int64_t numel = cddp_tensor_numel(&bucket->buffer);
+    for (int64_t i = 0; i < numel; i++) kept = fmax(kept, fabs(cd_host_get(&bucket->buffer, i)));
+    for (int64_t i = 0; i < j->k; i++) sent = fmin(sent, fabs(cd_host_get(&j->values.tensor, i)));
+    cddp_law law = {"the largest elements are sent: by how much one that stays is larger", (int64_t)bucket->index,
+                    kept > sent ? kept - sent : 0.0, 0.0, 0.0, false};
+    if (isfinite(j->law.magnitude)) cddp_tracer_law(t->tracer, &law);
 }
 
 static cddp_status gather(cddp_future *future, const cddp_grad_bucket *bucket, const cddp_tensor *from, const cddp_tensor *to,
@@ -249,6 +265,11 @@ static cddp_status scatter(void *self, cddp_grad_bucket *bucket, cddp_future *fu
     CD_TRY(flat->device->divide(&j->all_values.tensor, &j->all_values.tensor, t->world_size, NULL, err));
     CD_TRY(flat->device->fill(flat, 0.0, NULL, err));
     for (uint32_t r = 0; r < t->world_size; r++) CD_TRY(add_share(j, bucket, r, err));
+    if (t->tracer != NULL && cd_host_can_look(flat->device)) {
+        cd_mean_law_have(&j->law, 0, flat);
+        const cd_mean_law_of of = {(int64_t)bucket->index, t->world_size, flat->dtype, flat->dtype};
+        cd_mean_law_state(&j->law, &of, t->tracer);
+    }
     future->result = *flat;
     return CDDP_OK;
 }
@@ -269,6 +290,7 @@ static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, 
     }
     if (t->settings.error_feedback) CD_TRY(cd_residual_add(&t->residual, bucket, err));
     CD_TRY(take(t, j, &bucket->buffer, &sent, err));
+    if (states) state_choice(t, j, bucket);
     if (t->settings.error_feedback) CD_TRY(cd_residual_keep(&t->residual, bucket, err));
     if (states) state_law(t, bucket, &in, &sent);
     CD_TRY(gather(future, bucket, &j->indices.tensor, &j->all_indices.tensor, group, err));
