@@ -198,11 +198,23 @@ cddp_status cd_args_number(const cd_args *args, cd_option_id option, uint64_t *v
     const char *text = cd_args_text(args, option, NULL);
     char *end = NULL;
     if (text == NULL) return CDDP_OK;
+    const bool is_hex = text[0] == '0' && (text[1] == 'x' || text[1] == 'X'), is_negative = text[0] == '-';
+    const char *digits = text + (is_hex ? 2 : is_negative ? 1 : 0), *wrong = NULL;
     errno = 0;
-    unsigned long long number = strtoull(text, &end, 0);
-    if (errno != 0 || end == text || *end != '\0' || strpbrk(text, "-+ ") != NULL)
-        return cd_fail(err, CDDP_E_ARG, "--%s: '%.60s' is not a number", cd_options[option].name, text);
+    unsigned long long number = strtoull(digits, &end, is_hex ? 16 : 10);
+    if (end == digits || *end != '\0' || strpbrk(digits, "-+ ") != NULL) wrong = "is not a whole number";
+    else if (is_negative) wrong = "is negative";
+    else if (errno != 0) wrong = "is too large";
+    if (wrong != NULL) return cd_fail(err, CDDP_E_ARG, "--%s: '%.60s' %s", cd_options[option].name, text, wrong);
     *value = number;
+    return CDDP_OK;
+}
+
+cddp_status cd_args_run_number(const cd_args *args, uint64_t *number, cddp_error *err)
+{
+    CD_TRY(cd_args_number(args, CD_OPTION_run_number, number, err));
+    if (cd_args_has(args, CD_OPTION_run_number) && *number == 0)
+        return cd_fail(err, CDDP_E_ARG, "--run 0: the runs of a store are counted from 1");
     return CDDP_OK;
 }
 

@@ -63,6 +63,8 @@ const char *cd_args_text(const cd_args *args, cd_option_id option, const char *o
 const char *cd_args_value(const cd_args *args, cd_option_id option, size_t index);
 /* Keeps *value when the option was not given. Decimal or 0x. */
 cddp_status cd_args_number(const cd_args *args, cd_option_id option, uint64_t *value, cddp_error *err) CDDP_MUST_CHECK;
+/* --run: counted from 1; keeps *number when it was not given. */
+cddp_status cd_args_run_number(const cd_args *args, uint64_t *number, cddp_error *err) CDDP_MUST_CHECK;
 /* The index of the option's value among words, which ends with NULL; 0 when it was not given. */
 cddp_status cd_args_choice(const cd_args *args, cd_option_id option, const char *const *words, int *choice,
                            cddp_error *err) CDDP_MUST_CHECK;

@@ -2,34 +2,32 @@
 /* Certificates of covering explorations. */
 #include "cli/certificate.h"
 
-#include "core/base/error.h"
+#include "cli/output.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 
-static void write_order(FILE *file, const cd_cover *cover, const uint8_t *positions)
+static void put_order(cd_text *text, const cd_cover *cover, const uint8_t *positions)
 {
     uint8_t sequence[CD_COVER_EVENTS_MAX];
     for (uint32_t i = 0; i < cover->event_count; i++) sequence[positions[i]] = (uint8_t)i;
-    fputs("order", file);
-    for (uint32_t i = 0; i < cover->event_count; i++) fprintf(file, " %u", sequence[i]);
-    fputc('\n', file);
+    cd_text_push(text, "order");
+    for (uint32_t i = 0; i < cover->event_count; i++) cd_text_printf(text, " %u", sequence[i]);
+    cd_text_push(text, "\n");
 }
 
 cddp_status cd_certificate_write(const char *path, const cd_explorer *e, uint64_t plan, cddp_error *err)
 {
     const cd_cover *cover = &e->cover;
-    FILE *file = fopen(path, "w");
-    if (file == NULL) return cd_fail(err, CDDP_E_IO, "cannot write the certificate %s", path);
-    fprintf(file, "cddp-cover 1\nplan %016" PRIx64 "\nstrength %u\nevents %u\norders %u\nranks %u\nshift %u\n", plan,
-            cover->strength, cover->event_count, cover->order_count, e->options.world_size,
-            cd_cover_shift(cover, e->options.world_size));
-    for (uint32_t i = 0; i < cover->event_count; i++) fprintf(file, "event %" PRIu64 "\n", e->covering.events[i]);
+    cd_text text;
+    cd_text_init(&text, false);
+    cd_text_printf(&text, "cddp-cover 1\nplan %016" PRIx64 "\nstrength %u\nevents %u\norders %u\nranks %u\nshift %u\n", plan,
+                   cover->strength, cover->event_count, cover->order_count, e->options.world_size,
+                   cd_cover_shift(cover, e->options.world_size));
+    for (uint32_t i = 0; i < cover->event_count; i++) cd_text_printf(&text, "event %" PRIu64 "\n", e->covering.events[i]);
     for (uint32_t i = 0; i < cover->order_count; i++)
-        write_order(file, cover, cover->orders + (size_t)i * cover->event_count);
-    fputs("end\n", file);
-    bool is_whole = ferror(file) == 0;
-    if (fclose(file) != 0 || !is_whole)
-        return cd_fail(err, CDDP_E_IO, "the certificate %s could not be written whole", path);
-    return CDDP_OK;
+        put_order(&text, cover, cover->orders + (size_t)i * cover->event_count);
+    cd_text_push(&text, "end\n");
+    cddp_status status = cd_output_write(path, &text, err);
+    cd_text_fini(&text);
+    return status;
 }

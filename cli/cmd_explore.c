@@ -6,6 +6,7 @@
 #include "cli/explore_jobs.h"
 #include "cli/explore_record.h"
 #include "cli/interrupt.h"
+#include "cli/output.h"
 #include "cli/overrides.h"
 #include "cli/session.h"
 #include "core/base/error.h"
@@ -386,11 +387,15 @@ static cddp_status serve(explore_command *c, cddp_error *err)
     return cd_crew_serve(c->crew, &jobs, err);
 }
 
-/* Before the search, so that a store that cannot be written is known then; the first process keeps it for all. */
-static cddp_status open_store(explore_command *c, cddp_error *err)
+/* Before the search, so that a file that cannot be written is known then; the first process keeps them for all. */
+static cddp_status open_files(explore_command *c, cddp_error *err)
 {
     const char *path = cd_args_text(c->cli->args, CD_OPTION_trace, NULL);
-    if (path == NULL || !cd_crew_is_first(c->crew)) return CDDP_OK;
+    const char *certificate = cd_args_text(c->cli->args, CD_OPTION_certificate, NULL);
+    if (!cd_crew_is_first(c->crew)) return CDDP_OK;
+    if (certificate != NULL) CD_TRY(cd_output_check(certificate, err));
+    if (c->frontier != NULL) CD_TRY(cd_output_check(c->frontier, err));
+    if (path == NULL) return CDDP_OK;
     return cddp_store_open(path, CDDP_STORE_APPEND, NULL, &c->store, err);
 }
 
@@ -409,7 +414,7 @@ static cddp_status explore(explore_command *c, cddp_error *err)
     CD_TRY(cd_crew_open(c->cli, &c->crew, err));
     cddp_status status = read_arguments(c, err);
     if (status == CDDP_OK) status = read_scenario(c, err);
-    if (status == CDDP_OK) status = open_store(c, err);
+    if (status == CDDP_OK) status = open_files(c, err);
     status = cd_crew_agree(c->crew, status, err);
     c->is_told = status != CDDP_OK;
     CD_TRY(status);

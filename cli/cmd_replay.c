@@ -32,7 +32,7 @@ static cddp_status find_run(replay_command *c, cddp_error *err)
 {
     const cd_args *args = c->cli->args;
     uint64_t number = 0;
-    CD_TRY(cd_args_number(args, CD_OPTION_run_number, &number, err));
+    CD_TRY(cd_args_run_number(args, &number, err));
     CD_TRY(cddp_store_open(args->operands[0], CDDP_STORE_READ, NULL, &c->store, err));
     CD_TRY(cd_recipe_load(&c->recipe, c->store, number, "replayed", err));
     c->result.source = cd_result_copy(&c->result, c->recipe.source);
@@ -48,7 +48,10 @@ static cddp_status read_until(replay_command *c, cddp_error *err)
     if (until == NULL) return CDDP_OK;
     char *end = NULL;
     c->replay.until = strtoull(until, &end, 10);
-    if (end != until && *end == '\0' && c->replay.until > 0) return CDDP_OK;
+    const bool is_number = end != until && *end == '\0' && c->replay.until > 0;
+    if (is_number && c->replay.until > c->replay.recorded.count)
+        return cd_fail(err, CDDP_E_ARG, "--until %s: the recorded run has %zu events", until, c->replay.recorded.count);
+    if (is_number) return CDDP_OK;
     int32_t kind = cd_event_find(until);
     if (kind < 0) return cd_fail(err, CDDP_E_ARG, "--until %s is neither an event number from 1 nor the name of an event", until);
     c->replay.until_kind = kind;
@@ -181,6 +184,7 @@ static int replay_schedule(cd_cli *cli, const char *schedule)
     cd_result_init(&result);
     int exit_code;
     cddp_status status = cd_report_target_read(cli->args, &target, &err);
+    if (status == CDDP_OK) status = cd_report_target_check(&target, &err);
     if (status == CDDP_OK) status = cd_overrides_read(cli->args, &overrides, &err);
     cd_session session = {.cli = cli, .level = CDDP_TRACE_DIGEST, .overrides = cd_text_get(&overrides), .schedule = schedule};
     if (status == CDDP_OK) status = cd_session_run(&session, cli->args->operands[0], &result, &err);
@@ -195,14 +199,35 @@ static int replay_schedule(cd_cli *cli, const char *schedule)
     return exit_code;
 }
 
+/* A store and a scenario are replayed in different ways: an option that only the other one heeds is refused. */
+static cddp_status check_arguments(const cd_args *args, bool is_scenario, cddp_error *err)
+{
+    static const struct {
+        cd_option_id option;
+        bool of_scenario;
+    } rows[] = {{CD_OPTION_world_size, true}, {CD_OPTION_seed, true},   {CD_OPTION_set, true},  {CD_OPTION_format, true},     {CD_OPTION_output, true},
+                {CD_OPTION_until, false},     {CD_OPTION_step, false}, {CD_OPTION_from, false}, {CD_OPTION_run_number, false}};
+    if (args->operand_count != 1)
+        return cd_fail(err, CDDP_E_ARG, "replay what? name one store, or a scenario together with --schedule");
+    const char *name = strrchr(args->operands[0], '.');
+    if (!is_scenario && name != NULL && strcmp(name, ".toml") == 0)
+        return cd_fail(err, CDDP_E_ARG, "'%s' is a scenario: replay it with --schedule, or run it", args->operands[0]);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (!cd_args_has(args, rows[i].option) || rows[i].of_scenario == is_scenario) continue;
+        return cd_fail(err, CDDP_E_ARG, "--%s goes with %s", cd_options[rows[i].option].name,
+                       is_scenario ? "a store: a scenario is run and judged as a whole"
+                                   : "a scenario and --schedule: a stored run is compared with itself");
+    }
+    if (cd_args_has(args, CD_OPTION_from) && !cd_args_has(args, CD_OPTION_step))
+        return cd_fail(err, CDDP_E_ARG, "--from goes with --step: it says where to begin to walk");
+    return CDDP_OK;
+}
+
 int cd_command_replay(cd_cli *cli)
 {
     cddp_error err = CDDP_ERROR_INIT;
     const char *schedule = cd_args_text(cli->args, CD_OPTION_schedule, NULL);
-    if (cli->args->operand_count != 1) {
-        (void)cd_fail(&err, CDDP_E_ARG, "replay what? name one store, or a scenario together with --schedule");
-        return cd_cli_fail(cli, &err);
-    }
+    if (check_arguments(cli->args, schedule != NULL, &err) != CDDP_OK) return cd_cli_fail(cli, &err);
     cd_interrupt_begin();
     if (schedule != NULL) return replay_schedule(cli, schedule);
     replay_command c = {.cli = cli};

@@ -116,6 +116,7 @@ static cddp_status run_all(run_command *c, cddp_error *err)
     CD_TRY(join_job(c, err));
     if (c->has_left) return CDDP_OK;
     CD_TRY(read_arguments(c, err));
+    if (c->cli->origin.hub == NULL) CD_TRY(cd_report_target_check(&c->target, err));
     if (store != NULL && c->cli->origin.hub == NULL)
         CD_TRY(cddp_store_open(store, CDDP_STORE_APPEND, NULL, &c->store, err));
     c->results = cd_allocate_array(NULL, c->files.count, sizeof *c->results);

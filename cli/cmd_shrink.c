@@ -2,6 +2,7 @@
 /* shrink: a failing run in, the smallest scenario and schedule that fail for the same reason out. */
 #include "cddp/cddp.h"
 #include "cli/interrupt.h"
+#include "cli/output.h"
 #include "cli/overrides.h"
 #include "cli/recipe.h"
 #include "cli/session.h"
@@ -91,7 +92,7 @@ static cddp_status read_store(shrink_command *c, const char *path, cddp_error *e
 {
     uint64_t number = 0;
     cddp_store *store = NULL;
-    CD_TRY(cd_args_number(c->cli->args, CD_OPTION_run_number, &number, err));
+    CD_TRY(cd_args_run_number(c->cli->args, &number, err));
     if (c->overrides.length > 0 || cd_args_has(c->cli->args, CD_OPTION_schedule))
         return cd_fail(err, CDDP_E_ARG,
                        "a stored run has its own settings and schedule: --set, --seed, --world-size and --schedule go "
@@ -227,19 +228,18 @@ static cddp_status may_write(const shrink_command *c, cddp_error *err)
     bool ours = file == NULL ||
                 (fread(start, 1, sizeof start - 1, file) == sizeof start - 1 && strcmp(start, WRITTEN_BY_US) == 0);
     if (file != NULL) fclose(file);
-    return ours ? CDDP_OK
-                : cd_fail(err, CDDP_E_ARG,
-                          "'%s' exists and was not written by shrink; --output FILE says where to write", path);
+    if (!ours)
+        return cd_fail(err, CDDP_E_ARG, "'%s' exists and was not written by shrink; --output FILE says where to write", path);
+    CD_TRY(cd_output_check(path, err));
+    return CDDP_OK;
 }
 
+/* What a long search has found is at least shown. */
 static cddp_status write_scenario(shrink_command *c, const cd_text *text, cddp_error *err)
 {
-    const char *path = cd_text_get(&c->path);
-    FILE *file = fopen(path, "w");
-    if (file == NULL) return cd_fail(err, CDDP_E_IO, "cannot write '%s'", path);
-    bool ok = fwrite(cd_text_get(text), 1, text->length, file) == text->length;
-    ok = fclose(file) == 0 && ok;
-    return ok ? CDDP_OK : cd_fail(err, CDDP_E_IO, "cannot write all of '%s'", path);
+    cddp_status status = cd_output_write(cd_text_get(&c->path), text, err);
+    if (status != CDDP_OK) (void)cd_cli_write(c->cli, text, CD_EXIT_USAGE);
+    return status;
 }
 
 /* ---- what is said ---- */

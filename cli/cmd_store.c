@@ -37,7 +37,8 @@ static cddp_status take_runs(store_command *c, bool all, cddp_error *err)
     if (args->operand_count != 1)
         return cd_fail(err, CDDP_E_ARG, "%s which store? name one file", cd_commands[args->command].name);
     CD_TRY(cd_report_target_read(args, &c->target, err));
-    CD_TRY(cd_args_number(args, CD_OPTION_run_number, &number, err));
+    CD_TRY(cd_report_target_check(&c->target, err));
+    CD_TRY(cd_args_run_number(args, &number, err));
     CD_TRY(cddp_store_open(args->operands[0], CDDP_STORE_READ, NULL, &c->session.store, err));
     CD_TRY(cddp_store_last_run(c->session.store, &last, err));
     if (number > INT64_MAX)

@@ -2,6 +2,7 @@
 /* Frontiers: writing and reading. One line per fact: a word, then numbers in hexadecimal or one text. */
 #include "cli/frontier.h"
 
+#include "cli/output.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
@@ -234,7 +235,7 @@ cddp_status cd_frontier_read(const cd_frontier *f, const char *text, cddp_error 
 {
     reader r = {.at = text};
     expect(&r, "cddp-frontier 2\n");
-    if (r.failed) return cd_fail(err, CDDP_E_CONFIG, "not a frontier of this version");
+    if (r.failed) return cd_fail(err, CDDP_E_CONFIG, "this is not a frontier of this version");
     if (!is_whole(text)) return cd_fail(err, CDDP_E_CONFIG, "the frontier is cut off or was changed");
     expect(&r, "search ");
     uint64_t search = read_number(&r, UINT64_MAX);
@@ -249,42 +250,39 @@ cddp_status cd_frontier_read(const cd_frontier *f, const char *text, cddp_error 
 
 cddp_status cd_frontier_save(const cd_frontier *f, const char *path, cddp_error *err)
 {
-    char other[4200];
     cd_text text;
-    if (snprintf(other, sizeof other, "%s.new", path) >= (int)sizeof other)
-        return cd_fail(err, CDDP_E_ARG, "--frontier: a name that long cannot be");
     cd_text_init(&text, false);
     cd_frontier_print(f, &text);
-    FILE *file = text.failed ? NULL : fopen(other, "wb");
-    bool ok = file != NULL && fwrite(text.bytes, 1, text.length, file) == text.length;
-    if (file != NULL && fclose(file) != 0) ok = false;
+    cddp_status status = cd_output_write(path, &text, err);
     cd_text_fini(&text);
-    if (!ok || rename(other, path) != 0) return cd_fail(err, CDDP_E_IO, "cannot write the frontier %s", path);
-    return CDDP_OK;
+    return status;
 }
 
 static cddp_status slurp(FILE *file, cd_text *text, const char *path, cddp_error *err)
 {
     char bytes[65536];
     for (size_t n; (n = fread(bytes, 1, sizeof bytes, file)) > 0;) {
-        if (memchr(bytes, 0, n) != NULL) return cd_fail(err, CDDP_E_CONFIG, "%s is not a frontier", path);
+        if (memchr(bytes, 0, n) != NULL) return cd_fail(err, CDDP_E_CONFIG, "'%s' is not a frontier", path);
         cd_text_push_bytes(text, bytes, n);
     }
-    if (ferror(file) || text->failed) return cd_fail(err, CDDP_E_IO, "cannot read the frontier %s", path);
+    if (ferror(file)) return cd_fail(err, CDDP_E_IO, "cannot read the frontier '%s': %s", path, strerror(errno));
+    if (text->failed) return cd_fail(err, CDDP_E_NOMEM, "no memory to read the frontier '%s'", path);
     return CDDP_OK;
 }
 
 cddp_status cd_frontier_load(const cd_frontier *f, const char *path, bool *found, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
+    cddp_error why = CDDP_ERROR_INIT;
     cd_text text;
     FILE *file = fopen(path, "rb");
     *found = file != NULL;
     if (file == NULL && errno == ENOENT) return CDDP_OK;
-    if (file == NULL) return cd_fail(err, CDDP_E_IO, "cannot read the frontier %s: %s", path, strerror(errno));
+    if (file == NULL) return cd_fail(err, CDDP_E_IO, "cannot read the frontier '%s': %s", path, strerror(errno));
     cd_text_init(&text, false);
     CD_TRY_OUT(slurp(file, &text, path, err));
-    CD_TRY_OUT(cd_frontier_read(f, cd_text_get(&text), err));
+    status = cd_frontier_read(f, cd_text_get(&text), &why);
+    if (status != CDDP_OK) status = cd_fail(err, status, "'%s': %s", path, why.message);
 out:
     cd_text_fini(&text);
     fclose(file);

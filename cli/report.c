@@ -2,11 +2,8 @@
 /* Choosing a report's format and writing it where it belongs. */
 #include "cli/report.h"
 
+#include "cli/output.h"
 #include "core/base/error.h"
-
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 cddp_status cd_report_target_read(const cd_args *args, cd_report_target *target, cddp_error *err)
 {
@@ -17,21 +14,18 @@ cddp_status cd_report_target_read(const cd_args *args, cd_report_target *target,
     return CDDP_OK;
 }
 
+cddp_status cd_report_target_check(const cd_report_target *target, cddp_error *err)
+{
+    return target->path != NULL ? cd_output_check(target->path, err) : CDDP_OK;
+}
+
+/* What cannot be kept is at least shown. */
 static int write_file(const cd_cli *cli, const cd_text *text, const char *path, int exit_code)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    errno = 0;
-    FILE *file = fopen(path, "wb");
-    if (file == NULL)
-        return cd_fail(&err, CDDP_E_IO, "cannot write '%s': %s", path, strerror(errno)), cd_cli_fail(cli, &err);
-    bool written = fwrite(cd_text_get(text), 1, text->length, file) == text->length;
-    int problem = errno;
-    if (fclose(file) != 0 && written) {
-        written = false;
-        problem = errno;
-    }
-    if (written) return exit_code;
-    return cd_fail(&err, CDDP_E_IO, "cannot write '%s': %s", path, strerror(problem)), cd_cli_fail(cli, &err);
+    if (cd_output_write(path, text, &err) == CDDP_OK) return exit_code;
+    (void)cd_cli_write(cli, text, exit_code);
+    return cd_cli_fail(cli, &err);
 }
 
 int cd_report_send(const cd_cli *cli, const cd_report_target *target, const cd_report *report)

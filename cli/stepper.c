@@ -6,6 +6,7 @@
 #include "cli/stepper.h"
 
 #include "cddp/backend.h"
+#include "core/base/alloc.h"
 #include "core/trace/event.h"
 
 #include <inttypes.h>
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Events are shown with their number from 1, as `--until` and the store (docs/formats/trace.md) count them. */
 typedef struct stepper {
     const cd_memory_sink *events;
     size_t at; /* events before it have happened */
@@ -35,7 +37,7 @@ static void show(const stepper *s, size_t index)
     cddp_event event = cd_memory_sink_get(s->events, index);
     char text[768];
     cd_event_print(&event, text, sizeof text);
-    printf("%6zu  %s\n", index, text);
+    printf("%6zu  %s\n", index + 1, text);
 }
 
 static bool shown(const stepper *s, size_t index)
@@ -63,35 +65,91 @@ static void backward(stepper *s, uint64_t count)
     else printf("        the beginning of the run\n");
 }
 
-/* Posted and not ended: that is what a rank can wait for. A wait-for edge leads to every rank that has not
-** posted the same operation of the same group. */
+/* ---- who waits ---- */
+
+typedef struct open_waits {
+    cddp_event *items; /* (count) waits that have not ended, in the order in which they began */
+    size_t count, capacity;
+} open_waits;
+
+static bool is_of(const cddp_event *wait, int64_t group, int64_t sequence)
+{
+    return wait->as.collective_wait.group == group && wait->as.collective_wait.sequence == sequence;
+}
+
+/* False: no memory. */
+static bool note_wait(open_waits *waits, const cddp_event *e)
+{
+    if (e->kind == CDDP_EV_collective_wait) {
+        if (!cd_vec_grow(NULL, (void **)&waits->items, &waits->capacity, waits->count + 1, sizeof *waits->items)) return false;
+        waits->items[waits->count++] = *e;
+    } else if (e->kind == CDDP_EV_collective_done) {
+        for (size_t i = waits->count; i-- > 0;) {
+            if (waits->items[i].rank != e->rank || !is_of(&waits->items[i], e->as.collective_done.group, e->as.collective_done.sequence))
+                continue;
+            memmove(&waits->items[i], &waits->items[i + 1], (--waits->count - i) * sizeof *waits->items);
+            break;
+        }
+    }
+    return true;
+}
+
+/* "0-2 5": the marks of the world's ranks, taken off again. */
+static void put_ranks(bool *marked, uint32_t ranks)
+{
+    for (uint32_t first = 0, last; first < ranks; first = last + 1) {
+        for (last = first; marked[last] && last + 1 < ranks && marked[last + 1]; last++) continue;
+        if (marked[first] && last > first) printf(" %" PRIu32 "-%" PRIu32, first, last);
+        else if (marked[first]) printf(" %" PRIu32, first);
+    }
+    memset(marked, 0, ranks * sizeof *marked);
+}
+
+static uint32_t world_size(const stepper *s)
+{
+    uint32_t size = 0;
+    for (size_t i = 0; i < s->events->count; i++) {
+        const cddp_event *e = &s->events->events[i];
+        if (e->rank != UINT32_MAX && e->rank >= size) size = e->rank + 1;
+    }
+    return size;
+}
+
+/* One line for an operation: who waits for it, and who has posted it. A wait-for edge leads to everybody else in the group. */
+static void tell_operation(const stepper *s, open_waits *waits, bool *marked, uint32_t ranks)
+{
+    const int64_t group = waits->items[0].as.collective_wait.group, sequence = waits->items[0].as.collective_wait.sequence;
+    size_t left = 0, together = 0;
+    for (size_t i = 0; i < waits->count; i++) {
+        const bool is_this = is_of(&waits->items[i], group, sequence);
+        if (is_this) marked[waits->items[i].rank] = true;
+        else waits->items[left++] = waits->items[i];
+        together += is_this;
+    }
+    waits->count = left;
+    printf("        rank%s", together > 1 ? "s" : "");
+    put_ranks(marked, ranks);
+    printf(" wait%s for operation #%" PRId64 " of group %" PRId64 "; posted so far by rank", together > 1 ? "" : "s", sequence, group);
+    for (size_t i = 0; i < s->at; i++) {
+        const cddp_event *e = &s->events->events[i];
+        if (e->kind == CDDP_EV_collective_post && e->as.collective_post.group == group && e->as.collective_post.sequence == sequence)
+            marked[e->rank] = true;
+    }
+    put_ranks(marked, ranks);
+    printf("\n");
+}
+
 static void waits(const stepper *s)
 {
-    bool any = false;
-    for (size_t i = 0; i < s->at; i++) {
-        cddp_event wait = cd_memory_sink_get(s->events, i);
-        if (wait.kind != CDDP_EV_collective_wait) continue;
-        bool ended = false;
-        uint64_t posted = 0;
-        for (size_t k = 0; k < s->at; k++) {
-            cddp_event e = cd_memory_sink_get(s->events, k);
-            const cddp_event_collective_wait *w = &wait.as.collective_wait;
-            if (e.kind == CDDP_EV_collective_done && e.rank == wait.rank && e.as.collective_done.group == w->group &&
-                e.as.collective_done.sequence == w->sequence)
-                ended = true;
-            if (e.kind == CDDP_EV_collective_post && e.as.collective_post.group == w->group && e.as.collective_post.sequence == w->sequence &&
-                e.rank < 64)
-                posted |= UINT64_C(1) << e.rank;
-        }
-        if (ended) continue;
-        any = true;
-        printf("        rank %" PRIu32 " waits for operation #%" PRId64 " of group %" PRId64 "; posted so far by rank", wait.rank,
-               wait.as.collective_wait.sequence, wait.as.collective_wait.group);
-        for (uint32_t r = 0; r < 64; r++)
-            if (posted >> r & 1) printf(" %" PRIu32, r);
-        printf("\n");
-    }
-    if (!any) printf("        nobody waits\n");
+    open_waits open = {.count = 0};
+    const uint32_t ranks = world_size(s);
+    bool *marked = cd_allocate_array(NULL, ranks, sizeof *marked), has_memory = marked != NULL || ranks == 0;
+    for (size_t i = 0; has_memory && i < s->at; i++) has_memory = note_wait(&open, &s->events->events[i]);
+    if (!has_memory) printf("        no memory to tell\n");
+    else if (open.count == 0) printf("        nobody waits\n");
+    while (has_memory && open.count > 0) tell_operation(s, &open, marked, ranks);
+    cd_release(NULL, marked, ranks * sizeof *marked);
+    cd_release(NULL, open.items, open.capacity * sizeof *open.items);
 }
 
 /* Digits and nothing else; says so when they are not. */
@@ -129,12 +187,12 @@ static void go(stepper *s, const char *where)
     uint64_t number = 0;
     if (strspn(where, "-0123456789") > 0) {
         if (!read_number(where, &number)) return;
-        if (number >= s->events->count) {
-            printf("        there is no event %" PRIu64 ": they are 0 to %zu\n", number, s->events->count - 1);
+        if (number == 0 || number > s->events->count) {
+            printf("        there is no event %" PRIu64 ": they are 1 to %zu\n", number, s->events->count);
             return;
         }
-        s->at = (size_t)number + 1; /* the next one is the one behind it */
-        show(s, (size_t)number);
+        s->at = (size_t)number; /* the next one is the one behind it */
+        show(s, s->at - 1);
         return;
     }
     int32_t kind = cd_event_find(where);

@@ -128,6 +128,18 @@ static const char *first_failure(const measure *m)
     return NULL;
 }
 
+/* Every rank ended by itself because its settings are invalid: nothing was wrong with the training, it could not be done. */
+static bool settings_are_invalid(const cddp_verdict *v)
+{
+    for (size_t i = 0; i < v->rank_count; i++) {
+        const cddp_rank_result *result = &v->ranks[i].result;
+        if (result->end != CDDP_RANK_RETURNED || result->status != CDDP_E_CONFIG) {
+            return false;
+        }
+    }
+    return v->rank_count > 0;
+}
+
 /* NULL, or the words that no rank's error contains. */
 static const char *missing_error(const measure *m)
 {
@@ -197,6 +209,9 @@ static cddp_status measure_verified(const measure *m, cddp_error *err)
                         cd_arena_printf(m->arena, "%zu finding%s", v->finding_count, v->finding_count > 1 ? "s" : ""), err);
     }
     const char *failure = first_failure(m);
+    if (failure != NULL && settings_are_invalid(v)) {
+        return conclude(m, CDDP_OUTCOME_ERROR, rank_words(&v->ranks[0].result), "every rank refuses its settings", err);
+    }
     if (failure != NULL) {
         return conclude(m, CDDP_OUTCOME_FINDINGS, failure, "a rank failed", err);
     }

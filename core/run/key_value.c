@@ -28,7 +28,7 @@ static cddp_status check_range(const cd_key_row *row, double value, const char *
     }
     char path[96];
     cd_key_path(row, path, sizeof path);
-    return cd_fail(err, CDDP_E_CONFIG, "%s = %s is out of range: %.10g to %.10g", path, text, row->low, row->high);
+    return cd_fail(err, CDDP_E_CONFIG, "%s = %s is out of range: %.16g to %.16g", path, text, row->low, row->high);
 }
 
 static cddp_status parse_integer(const cd_key_row *row, const char *text, int64_t *value, cddp_error *err)
@@ -36,10 +36,13 @@ static cddp_status parse_integer(const cd_key_row *row, const char *text, int64_
     char *end;
     errno = 0;
     long long number = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0) {
+    if (end == text || *end != '\0') {
         return refuse(row, text, "a whole number", err);
     }
-    CD_TRY(check_range(row, (double)number, text, err));
+    CD_TRY(check_range(row, (double)number, text, err)); /* what does not fit became the largest there is */
+    if (errno != 0) {
+        return refuse(row, text, "a whole number of 64 bits", err);
+    }
     *value = number;
     return CDDP_OK;
 }

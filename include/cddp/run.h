@@ -24,7 +24,7 @@ extern "C" {
 typedef enum cddp_outcome {
     CDDP_OUTCOME_VERIFIED = 0,
     CDDP_OUTCOME_FINDINGS = 1,
-    CDDP_OUTCOME_ERROR = 2,       /* the plan could not be run as written */
+    CDDP_OUTCOME_ERROR = 2,       /* the plan could not be run as written: it contradicts itself, or every rank refuses its settings */
     CDDP_OUTCOME_ENVIRONMENT = 3, /* a backend or device is absent */
     CDDP_OUTCOME_INCONCLUSIVE = 4
 } cddp_outcome;

@@ -15,6 +15,7 @@
 #include "core/run/plan.h"
 #include "scenarios/reader/toml_shim.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -471,7 +472,7 @@ cddp_status cd_reader_read_file(const cd_reader_options *options, const char *pa
     size_t capacity = 0, used = 0;
     FILE *file = fopen(path, "rb");
     if (file == NULL) {
-        return cd_fail(err, CDDP_E_IO, "cannot open the scenario %s", path);
+        return cd_fail(err, CDDP_E_IO, "cannot read '%s': %s", path, strerror(errno));
     }
     for (;;) {
         if (used > FILE_BYTES_MAX) {
@@ -489,7 +490,7 @@ cddp_status cd_reader_read_file(const cd_reader_options *options, const char *pa
         }
     }
     if (ferror(file)) {
-        status = cd_fail(err, CDDP_E_IO, "cannot read the scenario %s", path);
+        status = cd_fail(err, CDDP_E_IO, "cannot read '%s': %s", path, strerror(errno));
         goto out;
     }
     text[used] = '\0';

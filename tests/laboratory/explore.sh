@@ -139,5 +139,5 @@ echo "nonsense" > frontier && refused "not a frontier"
 head -c 4096 /dev/zero > frontier && refused "not a frontier"
 : > frontier && refused "not a frontier"
 expect 2 "$verify" explore small.toml --budget 5 --frontier missing/folder/file
-complains "cannot write the frontier"
+complains "cannot write 'missing/folder/file': No such file or directory"
 echo "explore: all claims hold"

@@ -44,12 +44,24 @@ claim="the stepper goes on behind the event that it went to, and says what it ca
 printf 'goto 50\nn\np rank 1\np\np rank 9\ngoto 999999\ngoto -1\nbucket 99\nbucket\nn x\nn 0\nb 100000\n' > script
 expect 0 "$verify" replay runs.db --run 1 --step < script
 [ "$(grep -c '^    50  ' out)" -eq 1 ] && [ "$(grep -c '^    51  ' out)" -eq 1 ] || fail "not 50, then 51"
-for words in "only rank 1 is shown" "all ranks are shown" "there is no rank 9" "there is no event 999999: they are 0 to " \
+for words in "only rank 1 is shown" "all ranks are shown" "there is no rank 9" "there is no event 999999: they are 1 to " \
     "'-1' is no number" "nothing happened to bucket 99 so far" "'' is no number" "'x' is no number" "the beginning of the run"; do
     says "$words"
 done
 expect 2 "$verify" replay runs.db --run 1 --step --from 77 < script
 complains "the recorded run has no such step, its last one is "
+
+claim="the stepper tells an operation once, with all who wait for it; its numbers are those of --until"
+expect 0 "$verify" run "$scenarios/order/collective_of_another_size_in_between.toml" --trace hang.db -q
+printf 'n 100000\nw\ngoto 20\n' > script
+expect 0 "$verify" replay hang.db --step < script
+says "ranks 0 2 wait for operation #2 of group "
+says "; posted so far by rank 0-2"
+line=$(sed -n 's/^    20  //p' out | tail -n 1)
+expect 0 "$verify" replay hang.db --until 20
+[ "$(tr -s ' \n' ' ' < out | grep -cF "$(printf '%s' "$line" | cut -c1-60)")" -eq 1 ] || fail "event 20 is another one"
+expect 2 "$verify" replay hang.db --until 100000
+complains "--until 100000: the recorded run has "
 
 claim="a record that was changed by hand does not replay, and both sides are shown"
 cp runs.db edited.db

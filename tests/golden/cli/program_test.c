@@ -72,8 +72,22 @@ TEST(program, mistakes_on_the_command_line_are_named_and_end_with_2)
         {"scenarios/gan_unused_params.toml --sed 3", "unknown option '--sed'; did you mean '--seed'?"},
         {"scenarios/gan_unused_params.toml -x", "unknown option '-x'"},
         {"scenarios/gan_unused_params.toml --seed", "--seed needs a value"},
-        {"scenarios/gan_unused_params.toml --seed twelve", "--seed: 'twelve' is not a number"},
-        {"scenarios/gan_unused_params.toml --seed -3", "--seed: '-3' is not a number"},
+        {"scenarios/gan_unused_params.toml --seed twelve", "--seed: 'twelve' is not a whole number"},
+        {"scenarios/gan_unused_params.toml --seed -3", "--seed: '-3' is negative"},
+        {"scenarios/gan_unused_params.toml --seed 99999999999999999999", "'99999999999999999999' is too large"},
+        {"scenarios/gan_unused_params.toml --output no/such/report.json", "cannot write 'no/such/report.json': No such file"},
+        {"scenarios/gan_unused_params.toml --output /", "cannot write '/': Is a directory"},
+        {"explore scenarios/order", "cannot read 'scenarios/order': Is a directory"},
+        {"explore scenarios/gan_unused_params.toml --frontier README.md", "'README.md': this is not a frontier"},
+        {"explore scenarios/gan_unused_params.toml --frontier no/such/file", "cannot write 'no/such/file': No such file"},
+        {"explore scenarios/order/chosen_at_random.toml --strategy cover --certificate no/such", "cannot write 'no/such': No such file"},
+        {"shrink scenarios/bugs/options_differ.toml -o no/such/small.toml", "cannot write 'no/such/small.toml': No such file"},
+        {"replay scenarios/gan_unused_params.toml", "is a scenario: replay it with --schedule, or run it"},
+        {"replay scenarios/gan_unused_params.toml --schedule s1: --step", "--step goes with a store"},
+        {"replay no/such.db --format json", "--format goes with a scenario and --schedule"},
+        {"replay no/such.db --seed 3", "--seed goes with a scenario and --schedule"},
+        {"replay no/such.db --from 2", "--from goes with --step"},
+        {"report no/such.db --run 0", "--run 0: the runs of a store are counted from 1"},
         {"scenarios/gan_unused_params.toml --world-size 0", "there is no world of 0 ranks"},
         {"scenarios/gan_unused_params.toml --keep-going=yes", "--keep-going takes no value"},
         {"scenarios/gan_unused_params.toml --format xml", "'xml' is not one of text, json, junit or sarif"},
@@ -126,6 +140,46 @@ TEST(program, mistakes_in_a_scenario_are_a_result_with_exit_code_2)
     program_run(&p, "scenarios/gan_unused_params.toml --set ddp.find_unused=true");
     assert_int_equal(p.exit_code, 2);
     assert_contains(p.out, "find_unused_parameters");
+    program_run(&p, "scenarios/gan_unused_params.toml --set model.name=gam");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.out, "no model is called \"gam\"");
+    /* On one rank only it is a training that goes wrong. */
+    program_run(&p, "scenarios/gan_unused_params.toml --set model.name@1=gam");
+    assert_int_equal(p.exit_code, 1);
+    program_run(&p, "scenarios/gan_unused_params.toml --seed 18446744073709551615");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.out, "is out of range: 0 to 9007199254740992");
+    program_run(&p, "scenarios/gan_unused_params.toml --backend rr:3:glo");
+    assert_int_equal(p.exit_code, 2);
+    assert_null(strstr(p.out, "reproduce")); /* nothing has run */
+    program_close(&p);
+}
+
+/* A report belongs into its file whole, or not at all; where it cannot be kept it is shown. */
+TEST(program, a_file_is_written_whole_or_left_as_it_was)
+{
+    cd_program p;
+    char path[1200];
+    program_open(&p);
+    snprintf(path, sizeof path, "%s/report.json", p.place);
+    program_write(&p, "report.json", "what was here\n");
+    program_run_with(&p, "ulimit -f 4; ", "scenarios/unused -k -f json -o \"$T/report.json\"");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.err, "report.json': ");
+    assert_contains(p.out, "\"tool\": "); /* as much of it as the limit leaves room for */
+    char *kept = program_slurp(path);
+    assert_string_equal(kept, "what was here\n");
+    free(kept);
+    snprintf(path, sizeof path, "%s/report.json.new", p.place);
+    assert_int_not_equal(access(path, F_OK), 0);
+    snprintf(path, sizeof path, "%s/report.json", p.place);
+    program_run(&p, "scenarios/gan_unused_params.toml -f json -o \"$T/report.json\"");
+    assert_int_equal(p.exit_code, 0);
+    kept = program_slurp(path);
+    assert_contains(kept, "\"verdict\": \"verified\"");
+    free(kept);
+    program_run(&p, "scenarios/gan_unused_params.toml -f json -o /dev/stderr"); /* what is no plain file is written as it stands */
+    assert_contains(p.err, "\"verdict\": \"verified\"");
     program_close(&p);
 }
 
@@ -147,8 +201,9 @@ TEST(program, a_hook_is_named_in_one_go)
     assert_int_equal(p.exit_code, 2);
     assert_contains(p.out, "there is no comm hook 'topc'; did you mean 'topk'?");
     program_run(&p, "scenarios/powersgd.toml --set ddp.comm_hook=topk:j=2");
-    assert_int_equal(p.exit_code, 1);
-    assert_contains(p.out, "comm hook topk");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.out, "comm hook topk: unknown option 'j'");
+    assert_contains(p.out, "every rank refuses its settings");
     program_close(&p);
 }
 
@@ -557,7 +612,7 @@ TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
           ROW(program, every_command_explains_itself_in_two_ways),
           ROW(program, mistakes_on_the_command_line_are_named_and_end_with_2),
           ROW(program, mistakes_in_a_scenario_are_a_result_with_exit_code_2),
-          ROW(program, a_hook_is_named_in_one_go),
+          ROW(program, a_file_is_written_whole_or_left_as_it_was), ROW(program, a_hook_is_named_in_one_go),
           ROW(program, a_run_whose_repetition_ends_with_other_bits_is_a_finding),
           ROW(program, the_flagship_is_verified_and_says_what_stands_behind_it),
           ROW(program, two_runs_report_the_same_bytes_in_every_format),

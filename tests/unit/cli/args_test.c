@@ -75,6 +75,10 @@ TEST(args, numbers_are_decimal_or_hexadecimal_and_nothing_else)
         uint64_t value;
     } cases[] = {{"17", true, 17},
                  {"0x10", true, 16},
+                 {"010", true, 10},
+                 {"0x", false, 0},
+                 {"0x-1", false, 0},
+                 {"--1", false, 0},
                  {"18446744073709551615", true, UINT64_MAX},
                  {"18446744073709551616", false, 0},
                  {"", false, 0},

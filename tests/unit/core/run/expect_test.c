@@ -91,6 +91,37 @@ TEST(expect, a_run_in_which_no_check_had_anything_to_judge_is_inconclusive)
     cd_arena_fini(&arena);
 }
 
+TEST(expect, settings_that_every_rank_refuses_are_an_error_and_not_a_finding)
+{
+    static const struct {
+        const char *name;
+        cddp_status status[2];
+        cddp_outcome outcome;
+    } rows[] = {{"both", {CDDP_E_CONFIG, CDDP_E_CONFIG}, CDDP_OUTCOME_ERROR},
+                {"one, and the other is fine", {CDDP_E_CONFIG, CDDP_OK}, CDDP_OUTCOME_FINDINGS},
+                {"one, and the other fails otherwise", {CDDP_E_STATE, CDDP_E_CONFIG}, CDDP_OUTCOME_FINDINGS},
+                {"none", {CDDP_E_STATE, CDDP_E_STATE}, CDDP_OUTCOME_FINDINGS}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_plan *plan = NULL;
+        cd_arena arena;
+        cddp_verdict_rank ranks[2] = {{.size = sizeof ranks[0]}, {.size = sizeof ranks[1]}};
+        cddp_verdict verdict = {.size = sizeof verdict, .ranks = ranks, .rank_count = 2};
+        cd_test_row("%s", rows[i].name);
+        cd_arena_init(&arena, NULL, 4096);
+        assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+        for (size_t r = 0; r < 2; r++) {
+            ranks[r].result.status = rows[i].status[r];
+            snprintf(ranks[r].result.error.message, sizeof ranks[r].result.error.message, "k=abc is no number");
+        }
+        assert_ok(cd_verdict_measure(plan, NULL, &arena, &verdict, &err), &err);
+        assert_int_equal(verdict.outcome, rows[i].outcome);
+        assert_non_null(strstr(verdict.summary, "k=abc is no number"));
+        cddp_plan_destroy(plan);
+        cd_arena_fini(&arena);
+    }
+}
+
 TEST(expect, a_contradiction_is_an_error_unless_the_plan_expects_it)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -112,4 +143,5 @@ TEST(expect, a_contradiction_is_an_error_unless_the_plan_expects_it)
 
 TEST_MAIN(ROW(expect, a_run_is_measured_against_exactly_what_its_plan_expects),
           ROW(expect, a_run_in_which_no_check_had_anything_to_judge_is_inconclusive),
+          ROW(expect, settings_that_every_rank_refuses_are_an_error_and_not_a_finding),
           ROW(expect, a_contradiction_is_an_error_unless_the_plan_expects_it))
