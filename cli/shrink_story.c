@@ -416,8 +416,8 @@ static void put_setting_out(telling *t, const cddp_plan *plan)
     size_t parameters = 0;
     for (size_t i = 0; i < t->failing.count; i++)
         parameters += t->failing.events[i].kind == CDDP_EV_param && t->failing.events[i].rank == 0;
-    cd_text_printf(t->text, "%" PRIu64 " rank%s train %zu parameter%s for %" PRIu64 " step%s", plan->world.size,
-                   plan->world.size == 1 ? "" : "s", parameters, parameters == 1 ? "" : "s", plan->settings.train.steps,
+    cd_text_printf(t->text, "%" PRIu64 " rank%s %zu parameter%s for %" PRIu64 " step%s", plan->world.size,
+                   plan->world.size == 1 ? " trains" : "s train", parameters, parameters == 1 ? "" : "s", plan->settings.train.steps,
                    plan->settings.train.steps == 1 ? "" : "s");
     if (plan->settings.train.micro_steps > 1)
         cd_text_printf(t->text, " of %" PRIu64 " micro-steps", plan->settings.train.micro_steps);

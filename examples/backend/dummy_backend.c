@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A backend from outside the tree, complete in form and wrong in substance: where to begin one of your own.
 **
-** Every rank is alone here. What can be done alone is done (a broadcast from oneself, a barrier of one); an
-** all-reduce answers with zeros, which is wrong and which `cddp-verify backend-conformance` says:
+** Every rank is alone here. What can be done alone is done (a barrier of one); an all-reduce answers with zeros, which is
+** wrong, and which `cddp-verify backend-conformance` says:
 **
 **     cmake -B build -DCMAKE_PREFIX_PATH=/where/cddp/is/installed && cmake --build build
 **     cddp-verify backend-conformance dummy -n 2 --plugin build/dummy_backend.so

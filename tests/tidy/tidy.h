@@ -57,6 +57,7 @@ void tidy_check_spdx(const tidy_tree *tree, tidy_report *report);      /* the li
 void tidy_check_leftovers(const tidy_tree *tree, tidy_report *report); /* deferred work, code commented out by #if 0 */
 void tidy_check_pairs(const tidy_tree *tree, tidy_report *report);     /* every check has a mutant */
 void tidy_check_constructors(const tidy_tree *tree, tidy_report *report); /* each one's memory runs out somewhere */
+void tidy_check_fences(const tidy_tree *tree, tidy_report *report);    /* blocks of Markdown files that nobody closes */
 void tidy_check_links(const tidy_tree *tree, tidy_report *report);     /* relative links of Markdown files */
 void tidy_check_reads(const tidy_tree *tree, tidy_report *report);     /* what the runtime learns of other ranks */
 /* Not a rule: prints files and functions far above the house's sizes. */

@@ -15,7 +15,7 @@ static const struct {
     {"names", tidy_check_names},     {"globals", tidy_check_globals},       {"macros", tidy_check_macros},
     {"notes", tidy_check_notes},     {"tags", tidy_check_tags},             {"SPDX lines", tidy_check_spdx},
     {"leftovers", tidy_check_leftovers}, {"pairs", tidy_check_pairs},       {"links", tidy_check_links},
-    {"shown", tidy_check_shown},     {"reads", tidy_check_reads},           {"constructors", tidy_check_constructors},
+    {"fences", tidy_check_fences},   {"shown", tidy_check_shown},             {"reads", tidy_check_reads},           {"constructors", tidy_check_constructors},
 };
 #define RULE_COUNT (sizeof rules / sizeof rules[0])
 
@@ -219,6 +219,13 @@ TEST(tidy, sees_links_into_nowhere)
            {"docs/howto/a.md", "[x](../semantics.md) [y](../../core/ddp) [z](https://example.org) [w](#here) [v](../semantics.md#a)", NULL});
 }
 
+TEST(tidy, sees_blocks_that_nobody_closes)
+{
+    PLANTS(tidy_check_fences, {"docs/a.md", "```console\n$ a\n\n## b\n", "is not closed"},
+           {"docs/a.md", "```console\n$ a\n\n## b\n\n```sh\nc\n```\n", "is not closed"}, {"core/a.c", "/* ``` */\n", NULL},
+           {"docs/a.md", "```console\n$ a\n```\n\n```\nb\n```\n* c\n\n      ```toml\n      d = 1\n      ```\n", NULL});
+}
+
 TEST(tidy, the_tree_obeys)
 {
     tidy_tree tree = {0};
@@ -243,6 +250,6 @@ TEST_MAIN(ROW(tidy, sees_includes_and_links_that_go_upwards), ROW(tidy, sees_sys
           ROW(tidy, sees_jumps_in_macros), ROW(tidy, sees_citations_of_notes_that_nobody_wrote),
           ROW(tidy, sees_tags_and_invariants_without_an_entry), ROW(tidy, sees_upstreams_tests_that_nothing_shows), ROW(tidy, sees_missing_licence_lines),
           ROW(tidy, sees_deferred_work), ROW(tidy, sees_checks_that_nobody_has_seen_fire),
-          ROW(tidy, sees_links_into_nowhere),
+          ROW(tidy, sees_links_into_nowhere), ROW(tidy, sees_blocks_that_nobody_closes),
           ROW(tidy, sees_reads_of_other_ranks_that_nobody_explained), ROW(tidy, sees_constructors_that_nobody_has_starved),
           ROW(tidy, sees_rows_of_constructors_that_show_nothing), ROW(tidy, the_tree_obeys))

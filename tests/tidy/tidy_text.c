@@ -268,6 +268,24 @@ void tidy_check_links(const tidy_tree *tree, tidy_report *report)
     }
 }
 
+/* A block that is not closed swallows what follows it. */
+void tidy_check_fences(const tidy_tree *tree, tidy_report *report)
+{
+    for (size_t i = 0; i < tree->count; i++) {
+        const tidy_file *f = &tree->files[i];
+        const char *opened = NULL;
+        if (!tidy_has_suffix(f->path, ".md")) continue;
+        for (const char *at = f->text; *at != '\0'; at += tidy_line_length(at) + (at[tidy_line_length(at)] == '\n')) {
+            const char *word = at + strspn(at, " ");
+            if (strncmp(word, "```", 3) != 0) continue;
+            if (opened == NULL) opened = word;
+            else if (tidy_line_length(word) == 3) opened = NULL;
+            else break; /* another one begins */
+        }
+        if (opened != NULL) tidy_report_add(report, f, opened, "opens a block (```) that is not closed");
+    }
+}
+
 /* ---- sizes ---- */
 
 static void print_long_functions(const tidy_file *f)
