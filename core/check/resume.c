@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-RESUME: what a run loads is what it saved: model, optimizer, hook, scaler, random and sampler state.
 **
-** Judged from   value at moment 7 (checkpoint) against moment 8 (resume), per rank; checkpoint events by their text.
+** Judged from   value at moment 7 (checkpoint) against moment 8 (resume), per rank: tensors by their content, states by the bytes
+**               that they would save; checkpoint events by their text.
 ** Exercised     some state was loaded that this trace also saw being saved.
 ** Blame         the rank whose state came back different, or not at all.
-** Limits        that the resumed run then goes on like the uninterrupted one is the oracle's link 8, read by I-REF.
+** Limits        that the resumed run then goes on like the uninterrupted one is the oracle's link 8, read by I-REF; of a lossy hook,
+**               that runs resumed at different steps end with the same bits (expect.same_with).
 */
 #include "core/check/scribe.h"
 
 #include "core/base/hash.h"
 
 static const char *const what_words[] = {"parameter",  "buffer", "gradient",     "optimizer state",
-                                         "hook state", "scaler", "random state", "sampler"};
+                                         "hook state", "scaler", "random state", "sampler", "averager"};
+#define WHATS (sizeof what_words / sizeof what_words[0])
 
 typedef struct saved {
     int64_t presence, digest;
@@ -41,7 +44,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 
 static void describe(state *s, char *text, size_t text_bytes, const cd_key *key)
 {
-    int64_t what = key->part[1] >= 0 && key->part[1] < 8 ? key->part[1] : 0;
+    int64_t what = key->part[1] >= 0 && key->part[1] < (int64_t)WHATS ? key->part[1] : 0;
     const char *name = what == 0   ? cd_scribe_get_ordinal(&s->scribe, key->part[2])
                        : what == 1 ? cd_scribe_get_buffer(&s->scribe, key->part[2])
                                    : "";

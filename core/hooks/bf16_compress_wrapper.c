@@ -24,4 +24,5 @@ const cddp_hook cd_hook_bf16_compress_wrapper = {
     .rebuilt = cd_cast_rebuilt,
     .save = cd_cast_save,
     .load = cd_cast_load,
+    .agreement = cd_cast_agreement,
 };

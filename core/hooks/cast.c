@@ -161,6 +161,12 @@ uint64_t cd_cast_promise_wrapped(const void *self, const cddp_grad_bucket *bucke
     return c->inner->promise != NULL ? c->inner->promise(c->inner_self, &inside) : CDDP_PROMISE_NOTHING;
 }
 
+uint32_t cd_cast_agreement(const void *self)
+{
+    const cd_cast *c = self;
+    return c->inner->agreement != NULL ? c->inner->agreement(c->inner_self) : 0;
+}
+
 cddp_status cd_cast_run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
 {
     cd_cast *c = self;

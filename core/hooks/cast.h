@@ -23,6 +23,7 @@ cddp_status cd_cast_run_wrapped(void *self, cddp_grad_bucket *bucket, cddp_group
 /* Half the bytes of f32, whatever the bucket's dtype. */
 uint64_t cd_cast_promise(const void *self, const cddp_grad_bucket *bucket);
 uint64_t cd_cast_promise_wrapped(const void *self, const cddp_grad_bucket *bucket); /* that of the hook inside, for a bucket of the low dtype */
+uint32_t cd_cast_agreement(const void *self); /* that of the hook inside */
 cddp_status cd_cast_rebuilt(void *self, uint32_t bucket_count, cddp_error *err);
 cddp_status cd_cast_save(void *self, const cddp_state_writer *writer, cddp_error *err);
 cddp_status cd_cast_load(void *self, const cddp_state_reader *reader, cddp_error *err);

@@ -55,8 +55,9 @@ cddp_status cd_low_rank_save(void *self, const cddp_state_writer *writer, cddp_e
     for (size_t i = 0; i < s->slot_count; i++) {
         const cd_low_rank_slot *slot = &s->slots[i];
         bool has_error = slot->error.device != NULL;
-        slot_header sh = {has_error ? cddp_tensor_numel(&slot->error) : -1, slot->q_numel, slot->q_rank,
-                          (uint64_t)slot->error.dtype, (uint64_t)slot->q.dtype};
+        slot_header sh = {.error_numel = -1}; /* of what is not there nothing is told */
+        if (has_error) sh.error_numel = cddp_tensor_numel(&slot->error), sh.error_dtype = (uint64_t)slot->error.dtype;
+        if (slot->q_numel > 0) sh.q_numel = slot->q_numel, sh.q_rank = slot->q_rank, sh.q_dtype = (uint64_t)slot->q.dtype;
         CD_TRY(put(s, writer, &sh, sizeof sh, err));
         if (has_error) CD_TRY(put_tensor(s, writer, &slot->error, sh.error_numel, err));
         if (slot->q_numel > 0) CD_TRY(put_tensor(s, writer, &slot->q, slot->q_numel, err));

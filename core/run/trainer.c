@@ -473,7 +473,7 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     t->allocator = allocator;
     t->tracer = options->tracer;
     t->loss_scale = 1.0;
-    t->optimizer_state.allocator = t->checkpoint.allocator = allocator;
+    t->optimizer_state.allocator = t->checkpoint.allocator = t->part.allocator = allocator;
     CD_TRY_OUT(cddp_plan_rank_settings(t->plan, t->rank->rank, &t->settings, err));
     cd_trainer_tell_settings(t);
     cd_trainer_tell_seeds(t);
@@ -511,6 +511,7 @@ void cd_trainer_destroy(cd_trainer *t)
     cd_sampler_destroy(t->sampler);
     cd_blob_fini(&t->optimizer_state);
     cd_blob_fini(&t->checkpoint);
+    cd_blob_fini(&t->part);
     cd_trainer_close_groups(t);
     cddp_group_destroy(t->group);
     cd_release(t->allocator, t, sizeof *t);

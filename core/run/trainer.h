@@ -79,7 +79,7 @@ typedef struct cd_trainer {
     uint64_t backward_weights;    /* of all parameters that require grad */
 
     struct cd_averaging *averaging; /* averaging.c; NULL: no model averager */
-    cd_blob checkpoint;
+    cd_blob checkpoint, part; /* part: of what is told of it */
     /* the micro-step at hand */
     const cd_micro *micro;
     struct collection *collection; /* open_micro: where firings go; else NULL */

@@ -104,7 +104,8 @@ typedef struct cddp_hook {
                        cddp_error *err);
     /* (optional) called when: buckets were rebuilt and indices now name other parameters (REB-10). */
     cddp_status (*rebuilt)(void *self, uint32_t bucket_count, cddp_error *err);
-    /* (required for STATEFUL hooks) does: everything that a resumed run needs, and nothing of the group. */
+    /* (required for STATEFUL hooks) does: everything that a resumed run needs, and nothing of the group. A state that has just been
+    ** loaded saves the bytes that it was loaded from. */
     cddp_status (*save)(void *self, const cddp_state_writer *writer, cddp_error *err);
     cddp_status (*load)(void *self, const cddp_state_reader *reader, cddp_error *err);
     /* CDDP_DTYPE_BIT of the one dtype that all its reductions have, whatever the bucket's; 0: the bucket's own. */
