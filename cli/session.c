@@ -12,8 +12,7 @@
 #include "cli/variants.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
-#include "core/base/suggest.h"
-#include "core/run/chosen_hook.h"
+#include "core/run/names.h"
 #include "scenarios/reader/reader.h"
 
 #include <stdio.h>
@@ -22,25 +21,45 @@
 
 /* ---- the plan ---- */
 
+typedef struct reading {
+    const cd_session *session;
+    cd_text complaints;
+} reading;
+
 static void collect_complaint(void *context, const cd_complaint *complaint)
 {
+    reading *r = context;
     char text[2048];
     cd_complaint_print(complaint, text, sizeof text);
-    cd_text_push(context, text);
+    cd_text_push(&r->complaints, text);
+}
+
+static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn tell, void *tell_context)
+{
+    const reading *r = context;
+    return cd_plan_find_unknown_names(plan, r->session->cli->registry, tell, tell_context);
+}
+
+/* Whether the plan contradicts itself is for cddp_run to say: a scenario may expect just that. */
+static cddp_status apply_overrides(const cd_session *session, cddp_plan *plan, cddp_error *err)
+{
+    CD_TRY(cd_overrides_apply(session->overrides, plan, err));
+    if (session->overrides[0] != '\0' && plan->expect.verdict != CDDP_EXPECT_ERROR && cddp_plan_check(plan, NULL) == CDDP_OK)
+        CD_TRY(cd_plan_check_names(plan, session->cli->registry, err));
+    return CDDP_OK;
 }
 
 void cd_session_read_plan(const cd_session *session, const char *path, const char *text, cddp_plan **plan,
                           cd_result *result)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    cd_text complaints;
-    cd_text_init(&complaints, false);
-    cd_reader_options options = {.complain = collect_complaint, .context = &complaints};
+    reading r = {.session = session};
+    cd_text_init(&r.complaints, false);
+    cd_reader_options options = {.complain = collect_complaint, .context = &r, .examine = examine};
     cddp_plan *p = NULL;
     cddp_status status = text == NULL ? cd_reader_read_file(&options, path, &p, &err)
                                       : cd_reader_read_text(&options, path, text, &p, &err);
-    /* Whether the plan contradicts itself is for cddp_run to say: a scenario may expect just that. */
-    if (status == CDDP_OK) status = cd_overrides_apply(session->overrides, p, &err);
+    if (status == CDDP_OK) status = apply_overrides(session, p, &err);
     const char *backend = status == CDDP_OK ? cd_plugins_backend_name(session->cli, p->world.backend) : NULL;
     if (backend != NULL && strcmp(backend, p->world.backend) != 0)
         status = cddp_plan_set(p, "world.backend", backend, &err);
@@ -48,9 +67,9 @@ void cd_session_read_plan(const cd_session *session, const char *path, const cha
         *plan = p;
     } else {
         cddp_plan_destroy(p);
-        cd_result_set_failure(result, CD_EXIT_USAGE, err.message, cd_text_get(&complaints));
+        cd_result_set_failure(result, CD_EXIT_USAGE, err.message, cd_text_get(&r.complaints));
     }
-    cd_text_fini(&complaints);
+    cd_text_fini(&r.complaints);
 }
 
 cddp_status cd_session_load_plan(const cd_session *session, const char *path, FILE *told, cddp_plan **plan, cddp_error *err)
@@ -195,25 +214,6 @@ static void take_context(cd_result *result, const cd_recorder *recorder)
     }
 }
 
-/* A hook that nobody knows is a mistake of who called us, not a finding about the run. */
-static cddp_status need_hook(const cd_session *session, const cddp_plan *plan, cddp_error *err)
-{
-    cd_chosen_hook chosen;
-    cd_choose_hook(&plan->settings, &chosen);
-    const char *name = chosen.name;
-    const cddp_hook *hook;
-    cd_suggestion s;
-    if (name == NULL || name[0] == '\0' || plan->expect.verdict == CDDP_EXPECT_ERROR ||
-        cddp_registry_find_hook(session->cli->registry, name) != NULL)
-        return CDDP_OK;
-    cd_suggest_begin(&s, name);
-    for (size_t i = 0; (hook = cddp_registry_hook(session->cli->registry, i)) != NULL; i++)
-        cd_suggest_offer(&s, hook->name);
-    if (s.best != NULL)
-        return cd_fail(err, CDDP_E_CONFIG, "there is no comm hook '%.60s'; did you mean '%s'?", name, s.best);
-    return cd_fail(err, CDDP_E_CONFIG, "there is no comm hook '%.60s'; a plugin may bring it (--plugin)", name);
-}
-
 /* The schedule that the run took, as a replay needs it. */
 static void take_schedule(cd_result *result, const cd_compose *compose)
 {
@@ -237,7 +237,6 @@ static cddp_status open_compose(const cd_session *session, const cddp_plan *plan
                                   .chooser = session->chooser,
                                   .node = getenv("CDDP_NODE")};
     CD_TRY(cd_plugins_need_backend(session->cli, plan->world.backend, err));
-    CD_TRY(need_hook(session, plan, err));
     CD_TRY(cd_compose_open(&options, compose, err));
     return CDDP_OK;
 }

@@ -197,6 +197,11 @@ static cddp_status conclude(const measure *m, cddp_outcome outcome, const char *
     return CDDP_OK;
 }
 
+static cddp_status refuse_settings(const measure *m, cddp_error *err)
+{
+    return conclude(m, CDDP_OUTCOME_ERROR, rank_words(&m->verdict->ranks[0].result), "every rank refuses its settings", err);
+}
+
 static cddp_status measure_verified(const measure *m, cddp_error *err)
 {
     const cddp_verdict *v = m->verdict;
@@ -209,8 +214,8 @@ static cddp_status measure_verified(const measure *m, cddp_error *err)
                         cd_arena_printf(m->arena, "%zu finding%s", v->finding_count, v->finding_count > 1 ? "s" : ""), err);
     }
     const char *failure = first_failure(m);
-    if (failure != NULL && settings_are_invalid(v)) {
-        return conclude(m, CDDP_OUTCOME_ERROR, rank_words(&v->ranks[0].result), "every rank refuses its settings", err);
+    if (settings_are_invalid(v)) {
+        return refuse_settings(m, err);
     }
     if (failure != NULL) {
         return conclude(m, CDDP_OUTCOME_FINDINGS, failure, "a rank failed", err);
@@ -226,8 +231,11 @@ static cddp_status measure_expected(const measure *m, cddp_error *err)
 {
     const bool wants_error = m->plan->expect.verdict == CDDP_EXPECT_ERROR;
     const char *wrong = compare_findings(m);
-    if (wrong == NULL && m->refusal != NULL && !wants_error) {
+    if (m->refusal != NULL && !wants_error) {
         return conclude(m, CDDP_OUTCOME_ERROR, "the scenario contradicts itself", m->refusal, err);
+    }
+    if (m->verdict->finding_count == 0 && !wants_error && settings_are_invalid(m->verdict)) {
+        return refuse_settings(m, err);
     }
     wrong = wrong == NULL && wants_error ? missing_error(m) : wrong;
     if (wrong != NULL) {

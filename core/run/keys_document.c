@@ -26,6 +26,8 @@ static const char *const introduction =
     "\n"
     "* A key that does not exist, a value of the wrong type or out of range, and settings that contradict each other are\n"
     "  refused before anything runs, all of them at once, each with file, line, column and the nearest known key.\n"
+    "* So is a name that nobody has: of a model, its options, parameters, units and outputs, of a hook, of a check. Where `[expect]`\n"
+    "  says `verdict = \"error\"` they are not looked up, since the scenario may be about just that.\n"
     "* A **selection** says which ranks, steps or micro-steps something applies to: `2`, `\"0-3\"`, `\"1%2\"` (n mod 2 == 1),\n"
     "  `[0, 3]` or `\"0-2,5\"`. Left out, it means all of them. Steps and micro-steps count from 0.\n"
     "* `[[when]]` tables change single iterations. Several may apply to the same place; the last one decides each key.\n"

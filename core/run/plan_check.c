@@ -19,12 +19,19 @@ typedef struct contradictions {
     cd_contradiction_fn tell;
     void *context;
     size_t count;
+    const char *table; /* the repeating table that is being looked at, "when"; NULL: none */
+    size_t index;
 } contradictions;
 
 static void tell(contradictions *c, const char *key, const char *format, ...) CDDP_PRINTF(3, 4);
 static void tell(contradictions *c, const char *key, const char *format, ...)
 {
-    char message[256];
+    char message[256], place[96];
+    const size_t length = c->table != NULL ? strlen(c->table) : 0;
+    if (length > 0 && strncmp(key, c->table, length) == 0 && key[length] == '.') {
+        snprintf(place, sizeof place, "%s[%zu]%s", c->table, c->index, key + length);
+        key = place;
+    }
     va_list args;
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
@@ -33,6 +40,13 @@ static void tell(contradictions *c, const char *key, const char *format, ...)
     if (c->tell != NULL) {
         c->tell(c->context, key, message);
     }
+}
+
+/* From here on, keys of this table are those of its element. */
+static void enter(contradictions *c, const char *table, size_t index)
+{
+    c->table = table;
+    c->index = index;
 }
 
 /* Does any number below the limit belong to it? */
@@ -310,14 +324,26 @@ static void check_fault(contradictions *c, const cddp_plan_fault *fault)
     }
 }
 
-static bool group_is_known(const cddp_plan *plan, const char *name)
+static const cddp_plan_group *find_group(const cddp_plan *plan, const char *name)
 {
     for (size_t i = 0; i < plan->group_count; i++) {
         if (plan->groups[i].name != NULL && strcmp(plan->groups[i].name, name) == 0) {
+            return &plan->groups[i];
+        }
+    }
+    return NULL;
+}
+
+/* Who is not a member issues nothing. */
+static bool has_issuer(const cddp_plan *plan, const cddp_plan_collective *collective)
+{
+    const cddp_plan_group *group = collective->group != NULL ? find_group(plan, collective->group) : NULL;
+    for (size_t i = 0; group != NULL && i < group->members.count; i++) {
+        if (cddp_selector_has(&collective->ranks, group->members.items[i])) {
             return true;
         }
     }
-    return false;
+    return group == NULL || group->members.count == 0;
 }
 
 static void check_groups(contradictions *c)
@@ -325,6 +351,7 @@ static void check_groups(contradictions *c)
     const cddp_plan *plan = c->plan;
     for (size_t i = 0; i < plan->group_count; i++) {
         const cddp_plan_group *group = &plan->groups[i];
+        enter(c, "group", i);
         if (group->name == NULL) {
             tell(c, "group.name", "[[group]] number %zu has no name", i);
         }
@@ -342,10 +369,13 @@ static void check_groups(contradictions *c)
     }
     for (size_t i = 0; i < plan->collective_count; i++) {
         const cddp_plan_collective *collective = &plan->collectives[i];
+        enter(c, "collective", i);
         check_selector(c, "collective.ranks", &collective->ranks, plan->world.size, "world.size");
         check_selector(c, "collective.steps", &collective->steps, plan->settings.train.steps, "train.steps");
-        if (collective->group != NULL && !group_is_known(plan, collective->group)) {
+        if (collective->group != NULL && find_group(plan, collective->group) == NULL) {
             tell(c, "collective.group", "collective.group = \"%s\", but no [[group]] is called so", collective->group);
+        } else if (!has_issuer(plan, collective)) {
+            tell(c, "collective.ranks", "collective.ranks selects nobody of group '%s'", collective->group);
         }
     }
 }
@@ -435,6 +465,7 @@ static void check_expect(contradictions *c)
              "expect.same_with compares runs that are verified: it needs expect.verdict = \"verified\"");
     }
     for (size_t i = 0; i < expect->finding_count; i++) {
+        enter(c, "expect.finding", i);
         if (expect->findings[i].check == NULL) {
             tell(c, "expect.finding.check", "[[expect.finding]] number %zu names no check", i);
         }
@@ -480,13 +511,16 @@ size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn te
     check_streams(&c);
     check_rendezvous(&c);
     for (size_t i = 0; i < plan->fault_count; i++) {
+        enter(&c, "fault", i);
         check_fault(&c, &plan->faults[i]);
     }
     check_groups(&c);
     for (size_t i = 0; i < plan->optimizer_count; i++) {
+        enter(&c, "optimizer", i);
         check_optimizer(&c, &plan->optimizers[i]);
     }
     for (size_t i = 0; i < plan->when_count; i++) {
+        enter(&c, "when", i);
         check_when(&c, &plan->whens[i]);
     }
     const bool replays = plan->schedule.chooser != NULL && strcmp(plan->schedule.chooser, "replay") == 0;

@@ -8,6 +8,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/model/layers/shapes.h"
+#include "core/run/names.h"
 #include "core/tensor/cpu.h"
 #include "core/tensor/symbol.h"
 
@@ -36,42 +37,6 @@ const cddp_device *cd_replica_device(const cddp_plan_settings *settings, const c
     return devices != NULL && word < CD_REPLICA_DEVICES ? &devices[word] : device_of_heap(word);
 }
 
-/* A pattern that matches nothing is a typing error, and would silently show nothing. */
-static cddp_status check_patterns(const cd_replica *r, const char *key, const cddp_text_list *patterns, cddp_error *err)
-{
-    const cd_module *module = r->model->module;
-    for (size_t i = 0; i < patterns->count; i++) {
-        bool has_match = false;
-        for (size_t p = 0; !has_match && p < module->parameter_count; p++) {
-            has_match = cd_pattern_matches(patterns->items[i], module->parameters[p].name);
-        }
-        for (size_t b = 0; !has_match && b < module->buffer_count; b++) {
-            has_match = cd_pattern_matches(patterns->items[i], module->buffers[b].name);
-        }
-        if (!has_match) {
-            return cd_fail(err, CDDP_E_CONFIG, "%s: model '%s' has no parameter '%s'; its %zu go from '%s' to '%s'",
-                           key, r->settings.model.name, patterns->items[i], module->parameter_count,
-                           module->parameters[0].name, module->parameters[module->parameter_count - 1].name);
-        }
-    }
-    return CDDP_OK;
-}
-
-static cddp_status check_all_patterns(const cd_replica *r, cddp_error *err)
-{
-    const cddp_plan_settings *s = &r->settings;
-    CD_TRY(check_patterns(r, "model.freeze", &s->model.freeze, err));
-    CD_TRY(check_patterns(r, "model.ignore", &s->model.ignore, err));
-    CD_TRY(check_patterns(r, "ddp.delay_all_reduce_named_params", &s->ddp.delay_all_reduce_named_params, err));
-    for (size_t i = 0; i < r->plan->when_count; i++) {
-        const cddp_plan_when *when = &r->plan->whens[i];
-        CD_TRY(check_patterns(r, "when.freeze", &when->freeze, err));
-        CD_TRY(check_patterns(r, "when.unfreeze", &when->unfreeze, err));
-        CD_TRY(check_patterns(r, "when.replace_parameters", &when->replace_parameters, err));
-    }
-    return CDDP_OK;
-}
-
 static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_error *err)
 {
     const cddp_plan_model *model = &r->settings.model;
@@ -81,7 +46,6 @@ static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_err
                                       .dyadic = model->exact, .device = device,
                                       .allocator = r->allocator, .prng = &prng};
     CD_TRY(cd_model_create(&options, &r->model, err));
-    CD_TRY(check_all_patterns(r, err));
     r->data_prng = cd_prng_split(&root, "data");
     cd_module *module = r->model->module;
     r->requires_grad = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->requires_grad);
@@ -206,7 +170,10 @@ cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **re
     CD_TRY_OUT(cddp_plan_rank_settings(r->plan, r->rank, &r->settings, err));
     const cddp_device *device = options->device;
     CD_TRY_OUT(make_model(r, device != NULL ? device : cd_replica_device(&r->settings, NULL), err));
-    CD_TRY_OUT(make_optimizers(r, err));
+    if (!options->only_names) {
+        CD_TRY_OUT(cd_replica_check_names(r, err));
+        CD_TRY_OUT(make_optimizers(r, err));
+    }
     *replica = r;
     r = NULL;
 out:
@@ -259,6 +226,36 @@ void cd_replica_begin_step(cd_replica *r, uint32_t rank, uint32_t step, bool *re
 
 /* ---- one micro-step ---- */
 
+cddp_status cd_replica_read_use(const cd_replica *r, const char *text, cd_unit_use *use, cddp_error *err)
+{
+    char unit[CD_NAME_BYTES_MAX];
+    const char *equals = strchr(text, '=');
+    const size_t length = equals != NULL ? (size_t)(equals - text) : 0;
+    if (equals == NULL || length >= sizeof unit || equals[1] < '0' || equals[1] > '9' || equals[2] != '\0') {
+        return cd_fail(err, CDDP_E_CONFIG, "when.uses '%s': write \"unit=0\" to \"unit=9\"", text);
+    }
+    memcpy(unit, text, length);
+    unit[length] = '\0';
+    const int64_t index = cd_model_find_unit(r->model, unit);
+    if (index < 0) {
+        return cd_fail(err, CDDP_E_CONFIG, "when.uses: model '%s' has no unit '%s'", r->settings.model.name, unit);
+    }
+    *use = (cd_unit_use){(uint32_t)index, (uint8_t)(equals[1] - '0')};
+    return CDDP_OK;
+}
+
+cddp_status cd_replica_find_output(const cd_replica *r, const char *name, uint32_t *output, cddp_error *err)
+{
+    const int64_t index = cd_model_find_output(r->model, name);
+    if (index < 0) {
+        return cd_fail(err, CDDP_E_CONFIG, "when.outputs: model '%s' has no output '%s'; its %u go from '%s' to '%s'",
+                       r->settings.model.name, name, r->model->output_count, r->model->targets[0].name,
+                       r->model->targets[r->model->output_count - 1].name);
+    }
+    *output = (uint32_t)index;
+    return CDDP_OK;
+}
+
 /* "unit=2" of the plan into counts of the model. */
 static cddp_status resolve_uses(cd_replica *r, const cd_micro *micro, cddp_error *err)
 {
@@ -266,19 +263,9 @@ static cddp_status resolve_uses(cd_replica *r, const cd_micro *micro, cddp_error
         r->uses[i] = r->model->units[i].uses;
     }
     for (size_t i = 0; i < micro->uses.count; i++) {
-        char unit[CD_NAME_BYTES_MAX];
-        const char *equals = strchr(micro->uses.items[i], '=');
-        const size_t length = equals != NULL ? (size_t)(equals - micro->uses.items[i]) : 0;
-        if (equals == NULL || length >= sizeof unit || equals[1] < '0' || equals[1] > '9' || equals[2] != '\0') {
-            return cd_fail(err, CDDP_E_CONFIG, "when.uses '%s': write \"unit=0\" to \"unit=9\"", micro->uses.items[i]);
-        }
-        memcpy(unit, micro->uses.items[i], length);
-        unit[length] = '\0';
-        const int64_t index = cd_model_find_unit(r->model, unit);
-        if (index < 0) {
-            return cd_fail(err, CDDP_E_CONFIG, "when.uses: model '%s' has no unit '%s'", r->settings.model.name, unit);
-        }
-        r->uses[index] = (uint8_t)(equals[1] - '0');
+        cd_unit_use use = {0};
+        CD_TRY(cd_replica_read_use(r, micro->uses.items[i], &use, err));
+        r->uses[use.unit] = use.count;
     }
     return CDDP_OK;
 }
@@ -303,11 +290,8 @@ cddp_status cd_replica_loss(cd_replica *r, cd_pass *pass, cddp_error *err)
 {
     uint32_t mask = pass->micro->outputs.count > 0 ? 0 : UINT32_MAX;
     for (size_t i = 0; i < pass->micro->outputs.count; i++) {
-        const int64_t output = cd_model_find_output(r->model, pass->micro->outputs.items[i]);
-        if (output < 0) {
-            return cd_fail(err, CDDP_E_CONFIG, "when.outputs: model '%s' has no output '%s'", r->settings.model.name,
-                           pass->micro->outputs.items[i]);
-        }
+        uint32_t output = 0;
+        CD_TRY(cd_replica_find_output(r, pass->micro->outputs.items[i], &output, err));
         mask |= 1u << output;
     }
     CD_TRY(cd_model_loss(r->model, r->graph, &pass->batch, &pass->outputs, mask, &pass->loss, err));

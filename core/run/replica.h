@@ -58,6 +58,7 @@ typedef struct cd_replica_options {
     uint32_t rank;
     const cddp_device *device;
     const cddp_allocator *allocator;
+    bool only_names; /* a model to look names up in: without optimizers, and what the plan names is not looked up yet */
 } cd_replica_options;
 cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **replica, cddp_error *err) CDDP_MUST_CHECK;
 void cd_replica_destroy(cd_replica *replica); /* accepts NULL */
@@ -65,6 +66,14 @@ void cd_replica_destroy(cd_replica *replica); /* accepts NULL */
 /* What [[when]] tables did to the parameters until this step: some stopped or began to require gradients, some were
 ** replaced (flags into replaced, (parameter_count), unless NULL). rank: whose tables apply. */
 void cd_replica_begin_step(cd_replica *replica, uint32_t rank, uint32_t step, bool *replaced);
+
+/* "unit=2": which unit of the model, and how often it runs. */
+typedef struct cd_unit_use {
+    uint32_t unit;
+    uint8_t count;
+} cd_unit_use;
+cddp_status cd_replica_read_use(const cd_replica *replica, const char *text, cd_unit_use *use, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_replica_find_output(const cd_replica *replica, const char *name, uint32_t *output, cddp_error *err) CDDP_MUST_CHECK;
 
 /* The divisor of the weighted sum of losses of the forward to which sample `first` of a micro-batch belongs; 0: none. */
 cddp_status cd_replica_divisor(cd_replica *replica, const cd_micro *micro, const cd_micro_batch *samples, uint32_t first,

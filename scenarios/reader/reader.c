@@ -330,21 +330,31 @@ static void apply_ranks(reader *r, const cd_toml_leaf *leaf)
     }
 }
 
-/* Where a key stands in the file, for a contradiction found later. */
+/* Where a key stands in the file, for a contradiction found later: "when.uses" for the first, "when[2].uses" for that of
+** one element, or the element's first key where it has no such key; what only a [[rank]] says stands there. */
 static place find_key(const reader *r, const char *key)
 {
+    const char *bracket = strchr(key, ']');
+    const size_t element = bracket != NULL ? (size_t)(bracket + 2 - key) : 0; /* "when[2]." */
+    place nearest = {0, 0};
     for (size_t i = 0; i < r->leaf_count; i++) {
+        const place here = {r->leaves[i].line, r->leaves[i].column};
         key_path path;
         char whole[2 * PATH_BYTES_MAX];
         if (!path_split(r->leaves[i].path, &path)) {
             continue;
         }
         snprintf(whole, sizeof whole, "%s%s%s", path.table, path.table[0] != '\0' ? "." : "", path.field);
-        if (strcmp(whole, key) == 0) {
-            return (place){r->leaves[i].line, r->leaves[i].column};
+        if (strcmp(bracket != NULL ? r->leaves[i].path : whole, key) == 0) {
+            return here;
+        }
+        const bool is_of_element = element > 0 && strncmp(r->leaves[i].path, key, element) == 0;
+        const bool is_of_rank = strncmp(path.table, "rank.", 5) == 0 && strcmp(whole + 5, key) == 0;
+        if ((is_of_element || is_of_rank) && (nearest.line == 0 || here.line < nearest.line)) {
+            nearest = here;
         }
     }
-    return (place){0, 0};
+    return nearest;
 }
 
 static void complain_contradiction(void *context, const char *key, const char *message)
@@ -385,8 +395,11 @@ static void apply_all(reader *r)
     }
     apply_sets(r);
     /* A scenario that expects an error may be about exactly this one: it is judged when it is run. */
-    if (r->mistake_count == 0 && r->plan->expect.verdict != CDDP_EXPECT_ERROR) {
-        cd_plan_find_contradictions(r->plan, complain_contradiction, r);
+    if (r->mistake_count > 0 || r->plan->expect.verdict == CDDP_EXPECT_ERROR) {
+        return;
+    }
+    if (cd_plan_find_contradictions(r->plan, complain_contradiction, r) == 0 && r->options->examine != NULL) {
+        r->options->examine(r->options->context, r->plan, complain_contradiction, r);
     }
 }
 

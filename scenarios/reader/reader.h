@@ -6,7 +6,7 @@
 **            each of them told to `complain` with its place.
 */
 #pragma once
-#include "cddp/plan.h"
+#include "core/run/plan.h"
 
 typedef struct cd_complaint {
     const char *file;
@@ -22,6 +22,9 @@ typedef struct cd_reader_options {
     void *context;
     const char *const *sets; /* (set_count) "key=value" of the command line, applied over the file */
     size_t set_count;
+    /* (optional) called when: nothing contradicts itself, and no error is expected. does: tells what else is wrong with
+    ** the plan, as cd_plan_find_contradictions does. */
+    size_t (*examine)(void *context, const cddp_plan *plan, cd_contradiction_fn tell, void *tell_context);
 } cd_reader_options;
 
 cddp_status cd_reader_read_file(const cd_reader_options *options, const char *path, cddp_plan **plan, cddp_error *err);

@@ -183,6 +183,50 @@ TEST(program, a_file_is_written_whole_or_left_as_it_was)
     program_close(&p);
 }
 
+static const struct {
+    const char *text, *words;
+} unknown_names[] = { /* below schema, title and [model] name = "chain", so that the text begins in line 5 */
+    {"options = \"depthh=3\"\n", ":5:1: model chain has no option \"depthh\""},
+    {"freeze = [\"trunk.*\"]\n", ":5:1: model.freeze: model 'chain' has no parameter 'trunk.*'"},
+    {"ignore = [\"trunk\"]\n", ":5:1: model.ignore: model 'chain' has no parameter 'trunk'"},
+    {"[[when]]\nuses = [\"layers.0=2\"]\n[[when]]\nuses = [\"trunk=2\"]\n", ":8:1: when.uses: model 'chain' has no unit 'trunk'"},
+    {"[[when]]\noutputs = [\"head\"]\n", ":6:1: when.outputs: model 'chain' has no output 'head'; its 1 go from 'out' to 'out'"},
+    {"[[when]]\nready = \"listed\"\nready_order = [\"layers.0\"]\n", ":7:1: when.ready_order: model 'chain' has no parameter 'layers.0'"},
+    {"[[when]]\npoison = \"nan\"\npoison_parameter = \"head\"\n", ":7:1: when.poison_parameter: model 'chain' has no parameter 'head'"},
+    {"[[optimizer]]\nparameters = [\"*\", \"head.*\"]\n", ":6:1: optimizer.parameters: model 'chain' has no parameter 'head.*'"},
+    {"[[rank]]\nranks = 1\nmodel.name = \"chian\"\n", ":7:7: no model is called \"chian\""},
+    {"[[rank]]\nranks = 1\nmodel.name = \"mlp\"\n[[when]]\nranks = 1\nuses = [\"layers.1=2\"]\n", ":10:1: when.uses: model 'mlp' has no unit 'layers.1'"},
+    {"[ddp]\ndelay_all_reduce_named_params = [\"layers.0.*\"]\nparam_to_hook_all_reduce = \"head\"\n", ":7:1: ddp.param_to_hook_all_reduce: model 'chain' has no parameter 'head'"},
+    {"[hook]\nname = \"fp16_compress_wrapper\"\ninner = \"powersdg\"\n", ":7:1: there is no comm hook 'powersdg'; did you mean 'powersgd'?"},
+    {"[expect]\nexercised = [\"I_ORDER\"]\n", ":6:1: there is no check 'I_ORDER'; did you mean 'I-ORDER'?"},
+    {"[expect]\nverdict = \"findings\"\n[[expect.finding]]\ncheck = \"my own check\"\n", ":8:1: there is no check 'my own check'; a plugin may bring it"},
+};
+
+TEST(program, a_name_that_the_model_or_the_registry_lacks_is_refused_at_its_place_before_anything_runs)
+{
+    cd_program p;
+    program_open(&p);
+    for (size_t i = 0; i < sizeof unknown_names / sizeof unknown_names[0]; i++) {
+        char text[400];
+        cd_test_row("%s", unknown_names[i].words);
+        snprintf(text, sizeof text, "schema = 1\ntitle = \"names\"\n[model]\nname = \"chain\"\n%s", unknown_names[i].text);
+        program_write(&p, "names.toml", text);
+        program_run(&p, "\"$T/names.toml\"");
+        assert_int_equal(p.exit_code, 2);
+        assert_contains(p.out, "names.toml");
+        assert_contains(p.out, unknown_names[i].words);
+        assert_null(strstr(p.out, "events")); /* nothing ran */
+    }
+    /* The twin whose names are all known, and one whose model the command line changes. */
+    program_write(&p, "names.toml", "schema = 1\ntitle = \"names\"\n[model]\nname = \"chain\"\n[[when]]\nuses = [\"layers.0=2\"]\noutputs = [\"out\"]\n");
+    program_run(&p, "\"$T/names.toml\"");
+    assert_int_equal(p.exit_code, 0);
+    program_run(&p, "\"$T/names.toml\" --set model.name=branchy");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.out, "when.uses: model 'branchy' has no unit 'layers.0'");
+    program_close(&p);
+}
+
 /* ddp.comm_hook takes the place of all of [hook]: the options there were another hook's. */
 TEST(program, a_hook_is_named_in_one_go)
 {
@@ -527,7 +571,8 @@ TEST(program, an_interrupt_ends_with_what_is_known)
     snprintf(command, sizeof command,
              "cd '%s' && T='%s'; { '%s' scenarios/gan_unused_params.toml --set train.steps=1000000 --set "
              "data.samples=1 --trace \"$T/run.db\" "
-             ">\"$T/out\" 2>\"$T/err\" & pid=$!; sleep 1; kill -TERM $pid; wait $pid; echo $? >\"$T/code\"; }",
+             ">\"$T/out\" 2>\"$T/err\" & pid=$!; n=0; until [ -s \"$T/run.db-wal\" ] || [ $n -gt 600 ]; do sleep 0.1; n=$((n + 1)); done; "
+             "sleep 0.5; kill -TERM $pid; wait $pid; echo $? >\"$T/code\"; }",
              SOURCE_ROOT, p.place, CDDP_VERIFY);
     assert_int_equal(system(command), 0);
     snprintf(path, sizeof path, "%s/code", p.place);
@@ -625,5 +670,6 @@ TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
           ROW(program, colours_only_when_wanted), ROW(program, timings_appear_only_on_request),
           ROW(program, the_log_goes_to_standard_error),
           ROW(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment),
+          ROW(program, a_name_that_the_model_or_the_registry_lacks_is_refused_at_its_place_before_anything_runs),
           ROW(program, an_interrupt_ends_with_what_is_known), ROW(program, explains_what_its_reports_name),
           ROW(program, lists_every_registry), ROW(program, the_doctor_trains_on_the_built_in_backends))

@@ -62,6 +62,42 @@ TEST(reader, a_file_becomes_a_plan)
     cddp_plan_destroy(plan);
 }
 
+/* Says something of the second [[when]], of a key that only a [[rank]] has, and of one that nobody wrote. */
+static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn tell, void *tell_context)
+{
+    (void)context;
+    assert_int_equal(plan->when_count, 2);
+    tell(tell_context, "when[1].branch", "first");
+    tell(tell_context, "model.options", "second");
+    tell(tell_context, "when[1].uses", "third");
+    tell(tell_context, "when[2].uses", "fourth");
+    return 4;
+}
+
+TEST(reader, what_is_found_later_stands_at_the_element_that_it_is_about)
+{
+    static const char text[] = "schema = 1\n"
+                               "title = \"t\"\n"
+                               "[[when]]\nbranch = 0\n"
+                               "[[when]]\nsteps = 1\nbranch = 1\n"
+                               "[[rank]]\nranks = 1\nmodel.options = \"x=1\"\n";
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    heard h = {.count = 0};
+    const cd_reader_options options = {.complain = listen, .context = &h, .examine = examine};
+    assert_fails(cd_reader_read_text(&options, "a.toml", text, &plan, &err), CDDP_E_CONFIG, &err, "a.toml");
+    cd_test_row("%s", h.text);
+    assert_int_equal(h.count, 4);
+    assert_non_null(strstr(h.text, "a.toml:7:1: first\n    branch = 1\n"));
+    assert_non_null(strstr(h.text, "a.toml:10:7: second\n"));
+    assert_non_null(strstr(h.text, "a.toml:6:1: third\n"));
+    assert_non_null(strstr(h.text, "a.toml: fourth\n"));
+    /* Contradictions of the language itself too; then nobody else is asked. */
+    static const char contradiction[] = "schema = 1\ntitle = \"t\"\n[[when]]\nranks = 1\n[[when]]\nranks = 5\n";
+    assert_fails(read_text(contradiction, &h, &plan, &err), CDDP_E_CONFIG, &err, "a.toml:6:1: when.ranks = 5 selects nothing");
+    assert_int_equal(h.count, 1);
+}
+
 TEST(reader, every_mistake_is_told_at_once_with_its_place_and_the_nearest_key)
 {
     static const char text[] = "schema = 1\n"
@@ -172,7 +208,9 @@ TEST(reader, running_out_of_memory_leaves_nothing_behind)
 }
 
 TEST_MAIN(ROW(reader, a_file_becomes_a_plan),
-          ROW(reader, every_mistake_is_told_at_once_with_its_place_and_the_nearest_key), ROW(reader, what_is_wrong_is_refused),
+          ROW(reader, every_mistake_is_told_at_once_with_its_place_and_the_nearest_key),
+          ROW(reader, what_is_found_later_stands_at_the_element_that_it_is_about),
+          ROW(reader, what_is_wrong_is_refused),
           ROW(reader, a_contradiction_may_be_what_a_scenario_expects),
           ROW(reader, settings_of_the_command_line_go_over_the_file),
           ROW(reader, a_file_that_is_not_there_is_an_input_error), ROW(reader, running_out_of_memory_leaves_nothing_behind))

@@ -123,6 +123,8 @@ static const struct {
     {"a rank that does not exist", {"when.0.ranks=7"}, "selects nothing: world.size is 2"},
     {"an order without saying so", {"when.0.ready_order=a,b"}, "no effect without when.ready"},
     {"a member that does not exist", {"group.0.name=g", "group.0.members=0,5"}, "has member 5"},
+    {"a collective of nobody", {"group.0.name=g", "group.0.members=0", "collective.0.group=g", "collective.0.ranks=1"},
+     "selects nobody of group 'g'"},
     {"levels without an averager", {"averager.levels=4"}, "no effect without averager.kind"},
     {"an averager without levels", {"averager.kind=periodic"}, "needs averager.levels"},
     {"a periodic averager of two levels", {"averager.kind=periodic", "averager.levels=2:2/4"}, "a periodic averager has one"},
