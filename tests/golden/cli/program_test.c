@@ -143,8 +143,11 @@ TEST(program, mistakes_in_a_scenario_are_a_result_with_exit_code_2)
     program_run(&p, "scenarios/gan_unused_params.toml --set model.name=gam");
     assert_int_equal(p.exit_code, 2);
     assert_contains(p.out, "no model is called \"gam\"");
-    /* On one rank only it is a training that goes wrong. */
     program_run(&p, "scenarios/gan_unused_params.toml --set model.name@1=gam");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.out, "no model is called \"gam\"");
+    /* What only one rank refuses when it runs is a training that goes wrong. */
+    program_run(&p, "scenarios/powersgd.toml --set ddp.comm_hook@1=topk:j=2");
     assert_int_equal(p.exit_code, 1);
     program_run(&p, "scenarios/gan_unused_params.toml --seed 18446744073709551615");
     assert_int_equal(p.exit_code, 2);
