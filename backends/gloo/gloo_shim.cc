@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include <sched.h>
+
 #include <gloo/allreduce.h>
 #include <gloo/broadcast.h>
 #include <gloo/common/error.h>
@@ -88,6 +90,28 @@ template <typename Body> cd_gloo_code guarded(char *text, Body body) noexcept
     }
 }
 
+// The event loop only tries a connection's lock: while the lock's holder cannot run it asks epoll again and again, up to the
+// next tick of the scheduler. Most often it is the loop itself that displaced the holder, by waking on its processor. A
+// thread of SCHED_BATCH displaces nobody when it wakes; the loop's thread takes that over from the one that creates it.
+std::shared_ptr<gloo::transport::Device> device_create(const gloo::transport::tcp::attr &attributes)
+{
+#if defined(SCHED_BATCH)
+    class Batch {
+    public:
+        Batch() : changed_(sched_getscheduler(0) == SCHED_OTHER && sched_setscheduler(0, SCHED_BATCH, &none_) == 0) {}
+        ~Batch()
+        {
+            if (changed_) (void)sched_setscheduler(0, SCHED_OTHER, &none_);
+        }
+
+    private:
+        const sched_param none_{};
+        const bool changed_;
+    } batch;
+#endif
+    return gloo::transport::tcp::CreateDevice(attributes);
+}
+
 } // namespace
 
 extern "C" {
@@ -98,7 +122,7 @@ cd_gloo_code cd_gloo_context_open(const cd_gloo_open *options, cd_gloo **gloo_ou
         auto made = std::make_unique<cd_gloo>();
         gloo::transport::tcp::attr attributes;
         attributes.hostname = options->host;
-        made->device = gloo::transport::tcp::CreateDevice(attributes);
+        made->device = device_create(attributes);
         made->context = std::make_shared<gloo::rendezvous::Context>(options->rank, options->size);
         made->context->setTimeout(std::chrono::milliseconds(options->timeout_ms));
         CallbackStore store(*options);

@@ -12,6 +12,8 @@
 
 uint64_t cd_os_now_ns(void); /* monotonic */
 void cd_os_sleep_ns(uint64_t duration_ns);
+/* From here on the calling thread's sleeps end when they are due; Linux prolongs them by 50 us otherwise. */
+void cd_os_sleep_punctually(void);
 uint32_t cd_os_process_id(void);
 uint32_t cd_os_core_count(void);
 /* "Killed" for 9; never NULL. */

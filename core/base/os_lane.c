@@ -81,6 +81,7 @@ static void *lane_main(void *argument)
     cd_os_lane *lane = argument;
     cd_os_sigpipe guard;
     cd_os_sigpipe_begin(&guard);
+    cd_os_sleep_punctually();
     for (cd_os_job *job; (job = job_take(lane)) != NULL;) {
         cddp_error error = CDDP_ERROR_INIT;
         cddp_status status = job->run(job, &error);

@@ -11,6 +11,9 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <sys/prctl.h>
+#endif
 
 #define NS_PER_S UINT64_C(1000000000)
 
@@ -26,6 +29,13 @@ void cd_os_sleep_ns(uint64_t duration_ns)
     struct timespec t = {(time_t)(duration_ns / NS_PER_S), (long)(duration_ns % NS_PER_S)};
     while (nanosleep(&t, &t) != 0 && errno == EINTR) {
     }
+}
+
+void cd_os_sleep_punctually(void)
+{
+#if defined(__linux__)
+    prctl(PR_SET_TIMERSLACK, 1UL);
+#endif
 }
 
 uint32_t cd_os_process_id(void)
