@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The transport's library without us: what transport_bench.c measures ours against. One implementation per library.
 **
-** Errors     false, told on stderr.
+** Errors     false or NULL, told on stderr.
 */
 #pragma once
 #include <stdbool.h>
@@ -11,12 +11,14 @@
 extern "C" {
 #endif
 
-extern const char *const bare_name; /* "gloo::allreduce, ring" */
+extern const char *const bare_name; /* "gloo::allreduce" */
 
-/* directory: shared by the ranks and ours alone. */
-bool bare_open(const char *directory, int rank, int size);
-bool bare_allreduce(float *data, size_t count); /* sums in place; blocks the calling thread */
-void bare_close(void);
+typedef struct bare bare; /* connections of its own */
+
+/* directory: shared by the ranks and empty. NULL when it failed. */
+bare *bare_open(const char *directory, int rank, int size);
+bool bare_allreduce(bare *library, float *data, size_t count); /* sums in place; blocks the calling thread */
+void bare_close(bare *library);
 
 #ifdef __cplusplus
 }

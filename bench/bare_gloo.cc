@@ -13,10 +13,12 @@
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
 
-namespace {
+struct bare {
+    std::shared_ptr<gloo::rendezvous::Context> context;
+    uint32_t tag = 0;
+};
 
-std::shared_ptr<gloo::rendezvous::Context> context;
-uint32_t tag = 0;
+namespace {
 
 template <typename Body> bool guarded(Body body) noexcept
 {
@@ -35,31 +37,33 @@ extern "C" {
 
 const char *const bare_name = "gloo::allreduce";
 
-bool bare_open(const char *directory, int rank, int size)
+bare *bare_open(const char *directory, int rank, int size)
 {
-    return guarded([&] {
+    auto library = std::make_unique<bare>();
+    const bool ok = guarded([&] {
         gloo::transport::tcp::attr attributes;
         attributes.hostname = "127.0.0.1";
         auto device = gloo::transport::tcp::CreateDevice(attributes);
         gloo::rendezvous::FileStore store(directory);
-        context = std::make_shared<gloo::rendezvous::Context>(rank, size);
-        context->connectFullMesh(store, device);
+        library->context = std::make_shared<gloo::rendezvous::Context>(rank, size);
+        library->context->connectFullMesh(store, device);
     });
+    return ok ? library.release() : nullptr;
 }
 
-bool bare_allreduce(float *data, size_t count)
+bool bare_allreduce(bare *library, float *data, size_t count)
 {
     return guarded([&] {
-        gloo::AllreduceOptions options(context);
+        gloo::AllreduceOptions options(library->context);
         options.setOutput(data, count);
         options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
         void (*sum)(void *, const void *, const void *, size_t) = gloo::sum<float>;
         options.setReduceFunction(sum);
-        options.setTag(tag++);
+        options.setTag(library->tag++);
         gloo::allreduce(options);
     });
 }
 
-void bare_close(void) { context.reset(); }
+void bare_close(bare *library) { delete library; }
 
 } // extern "C"

@@ -4,27 +4,38 @@
 
 #include <mpi.h>
 #include <stdio.h>
+#include <stdlib.h>
 
-static MPI_Comm comm = MPI_COMM_NULL;
+struct bare {
+    MPI_Comm comm;
+};
 
 const char *const bare_name = "MPI_Iallreduce and MPI_Wait";
 
-bool bare_open(const char *directory, int rank, int size)
+bare *bare_open(const char *directory, int rank, int size)
 {
     (void)directory;
     (void)rank;
     (void)size;
-    return MPI_Comm_dup(MPI_COMM_WORLD, &comm) == MPI_SUCCESS; /* our backend has initialised it */
+    bare *library = malloc(sizeof *library);
+    if (library != NULL && MPI_Comm_dup(MPI_COMM_WORLD, &library->comm) == MPI_SUCCESS) return library; /* our backend has initialised MPI */
+    fprintf(stderr, "bare MPI: no communicator\n");
+    free(library);
+    return NULL;
 }
 
-bool bare_allreduce(float *data, size_t count)
+bool bare_allreduce(bare *library, float *data, size_t count)
 {
     MPI_Request request;
-    if (MPI_Iallreduce(MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_SUM, comm, &request) == MPI_SUCCESS &&
+    if (MPI_Iallreduce(MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_SUM, library->comm, &request) == MPI_SUCCESS &&
         MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS)
         return true;
     fprintf(stderr, "bare MPI: an all-reduce failed\n");
     return false;
 }
 
-void bare_close(void) { MPI_Comm_free(&comm); }
+void bare_close(bare *library)
+{
+    MPI_Comm_free(&library->comm);
+    free(library);
+}

@@ -15,7 +15,7 @@
 #define RANKS_MAX 64
 
 typedef struct job {
-    const bench_call *call;
+    bench_call *call;
     const cddp_backend *backend;
     char directory[40];
 } job;
@@ -74,20 +74,25 @@ static int run_launched(job *j)
     if (!j->backend->launcher->identity(read_variable, &options.rank, &options.world_size, &one_host) || options.world_size > RANKS_MAX)
         return fprintf(stderr, "ranks of %s are started by %s: put it in front, for 2 to %d ranks\n", j->backend->name, j->backend->launcher->name, RANKS_MAX), 2;
     if (cddp_solo_world_open(&options, &world, &err) != CDDP_OK) return 1;
-    cddp_status status = rank_run(cddp_solo_world_rank(world), j, &err);
+    cddp_status status = CDDP_OK;
+    for (j->call->start = 0; status == CDDP_OK && j->call->start < j->call->starts; j->call->start++) status = rank_run(cddp_solo_world_rank(world), j, &err);
     if (status != CDDP_OK) fprintf(stderr, "rank %u: %s\n", options.rank, err.message);
     cddp_solo_world_close(world);
     if (status == CDDP_OK) j->backend->launcher->leave();
     return status != CDDP_OK;
 }
 
-int bench_run(const bench_call *call)
+int bench_run(bench_call *call)
 {
+    if (call->starts == 0) call->starts = 1;
     void *library = dlopen(call->module, RTLD_NOW | RTLD_LOCAL);
     const cddp_plugin *plugin = library != NULL ? dlsym(library, CDDP_PLUGIN_SYMBOL) : NULL;
     if (plugin == NULL) return fprintf(stderr, "%s\n", dlerror()), 3;
     job j = {.call = call, .backend = plugin->backends[0]};
-    return j.backend->launcher != NULL ? run_launched(&j) : run_forked(&j);
+    if (j.backend->launcher != NULL) return run_launched(&j);
+    int failed = 0;
+    for (call->start = 0; failed == 0 && call->start < call->starts; call->start++) failed = run_forked(&j);
+    return failed;
 }
 
 static int compare(const void *a, const void *b)

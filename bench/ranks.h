@@ -14,9 +14,11 @@ typedef struct bench_call {
     /* does: the bench, on every rank. directory is empty, shared by forked ranks, and gone afterwards; "" under a launcher. */
     cddp_status (*body)(cddp_group *group, const char *directory, void *argument, cddp_error *err);
     void *argument;
+    uint32_t starts; /* how often the ranks are forked, one after the other; 0 is 1. A launcher's ranks make their group anew instead. */
+    uint32_t start;  /* out: which of them body runs in */
 } bench_call;
 
-int bench_run(const bench_call *call);
+int bench_run(bench_call *call);
 
 double bench_median(double *values, int count); /* sorts them */
 
