@@ -29,6 +29,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +41,6 @@
 #define STOP_MARGIN_NS UINT64_C(250000000) /* beyond it, for a rank that is stopped: who waits for it speaks first */
 #define GRACE_NS UINT64_C(750000000)       /* for the others, after the first rank failed: they wait for the same */
 #define LATE_EXIT 70
-#define SINK_LOOK_NS UINT64_C(500000000) /* between two looks at whether events can still be kept */
 
 #define PARTS_MAX 16 /* backends that one composition names */
 
@@ -54,7 +54,7 @@ struct cd_compose_process {
     cddp_member_world *member;     /* that one */
     char directory[64];            /* of the rendezvous; "" where the transport has one, or a job */
     cddp_member_options joined;    /* rank 0 of a job that somebody else started */
-    uint64_t look_ns;              /* when sinks are looked at again */
+    bool cannot_keep;              /* a sink failed when it was flushed, as on a full disk */
     char command[COMMAND_BYTES], program[4096], run[64];
     const char *words[COMMAND_WORDS_MAX + 1]; /* of the command, and of its environment */
     const char *settings[COMMAND_WORDS_MAX + 1];
@@ -71,7 +71,7 @@ typedef struct rank_side {
     cddp_composition *composition;
     cddp_backend guarded; /* what groups are opened with */
     char late[256];       /* what a composition found when nobody could be told; "" */
-    size_t used;
+    size_t used, last; /* of wire: bytes, and where the last head begins */
     bool failed;
     unsigned char wire[WIRE_BYTES];
 } rank_side;
@@ -81,15 +81,25 @@ typedef struct rank_side {
 typedef struct wire_head {
     cddp_event event;
     uint32_t text_bytes; /* 0: none; else with the terminator */
+    bool is_flushed;     /* the rank's tracer was flushed behind it: an iteration ended */
 } wire_head;
 
-static cddp_status wire_flush(void *self, cddp_error *err)
+static cddp_status wire_send(rank_side *s, cddp_error *err)
 {
-    rank_side *s = self;
     if (s->used == 0) return CDDP_OK;
     size_t used = s->used;
     s->used = 0;
     CD_TRY(cddp_process_send(s->rank, s->wire, used, err));
+    return CDDP_OK;
+}
+
+/* No event is between two flushes only where none was told since a wait; the iteration is then kept with the next one. */
+static cddp_status wire_flush(void *self, cddp_error *err)
+{
+    rank_side *s = self;
+    const bool is_flushed = true;
+    if (s->used != 0) memcpy(s->wire + s->last + offsetof(wire_head, is_flushed), &is_flushed, sizeof is_flushed);
+    CD_TRY(wire_send(s, err));
     return CDDP_OK;
 }
 
@@ -99,17 +109,26 @@ static void wire_event(void *self, const cddp_event *event)
     wire_head head = {.event = *event, .text_bytes = event->text != NULL ? (uint32_t)strlen(event->text) + 1 : 0};
     if (head.text_bytes > WIRE_BYTES / 2) head.text_bytes = 0;
     head.event.text = NULL;
-    if (s->used + sizeof head + head.text_bytes > WIRE_BYTES && wire_flush(s, NULL) != CDDP_OK) s->failed = true;
+    if (s->used + sizeof head + head.text_bytes > WIRE_BYTES && wire_send(s, NULL) != CDDP_OK) s->failed = true;
     if (s->failed) return;
+    s->last = s->used;
     memcpy(s->wire + s->used, &head, sizeof head);
     if (head.text_bytes > 0) memcpy(s->wire + s->used + sizeof head, event->text, head.text_bytes);
     s->used += sizeof head + head.text_bytes;
-    if (event->kind == CDDP_EV_collective_wait && wire_flush(s, NULL) != CDDP_OK) s->failed = true;
+    if (event->kind == CDDP_EV_collective_wait && wire_send(s, NULL) != CDDP_OK) s->failed = true;
+}
+
+/* Sinks learn of the end of an iteration as they do from a rank in this process. One that cannot go on says so here, which ends
+** the run; cddp_run asks it again, and tells. */
+static void flush_sinks(cd_compose_process *p)
+{
+    const cddp_trace_sink *target = p->options.relay->target;
+    if (target != NULL && target->flush != NULL && target->flush(target->self, NULL) != CDDP_OK) p->cannot_keep = true;
 }
 
 static void take_message(void *context, uint32_t rank, const void *bytes, size_t byte_count)
 {
-    const cd_compose_process *p = context;
+    cd_compose_process *p = context;
     const unsigned char *at = bytes, *end = at + byte_count;
     wire_head head;
     while ((size_t)(end - at) >= sizeof head) {
@@ -119,6 +138,7 @@ static void take_message(void *context, uint32_t rank, const void *bytes, size_t
         head.event.text = head.text_bytes > 0 ? (const char *)at : NULL;
         at += head.text_bytes;
         p->options.relay->sink.event(p->options.relay->sink.self, &head.event);
+        if (head.is_flushed) flush_sinks(p);
     }
 }
 
@@ -254,7 +274,7 @@ static void unbind_rank(void *context, cddp_rank *rank, cddp_rank_binding *bindi
     rank_side *s = binding->self;
     (void)context;
     (void)rank;
-    (void)wire_flush(s, NULL); /* a launcher that is gone takes no events */
+    (void)wire_send(s, NULL); /* a launcher that is gone takes no events */
     leave_late(s);
     cddp_composition_close(s->composition);
     cddp_rendezvous_close(s->rendezvous);
@@ -358,20 +378,10 @@ static cddp_status make_command(cd_compose_process *p, cddp_error *err)
 
 /* ---- life ---- */
 
-/* A sink that cannot go on, as on a full disk, says so when it is flushed; cddp_run asks it again, and tells. */
-static bool has_failed(cd_compose_process *p)
-{
-    const cddp_trace_sink *target = p->options.relay->target;
-    const uint64_t now = cd_os_now_ns();
-    if (now < p->look_ns || target == NULL || target->flush == NULL) return false;
-    p->look_ns = now + SINK_LOOK_NS;
-    return target->flush(target->self, NULL) != CDDP_OK;
-}
-
 static bool interrupted(void *context)
 {
-    cd_compose_process *p = context;
-    return (p->options.interrupted != NULL && p->options.interrupted()) || has_failed(p);
+    const cd_compose_process *p = context;
+    return p->cannot_keep || (p->options.interrupted != NULL && p->options.interrupted());
 }
 
 static cddp_status open_member(cd_compose_process *p, cddp_member_options member, cddp_error *err)

@@ -75,8 +75,8 @@ static bool make(cd_result *result, void **items, size_t count, size_t bytes)
 
 static const char *end_name(cddp_rank_end end)
 {
-    static const char *const names[] = {"returned", "killed", "hung", "crashed"};
-    return (unsigned)end < 4 ? names[end] : "?";
+    static const char *const names[] = {"returned", "killed", "hung", "crashed", "interrupted"};
+    return (unsigned)end < sizeof names / sizeof names[0] ? names[end] : "?";
 }
 
 static bool take_ranks(cd_result *result, const cddp_verdict *verdict)

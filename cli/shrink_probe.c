@@ -53,6 +53,8 @@ static const char *rank_failure(const cddp_rank_result *result)
         return "waits for ever";
     case CDDP_RANK_CRASHED:
         return "ended without a result";
+    case CDDP_RANK_INTERRUPTED:
+        return "was interrupted";
     }
     return NULL;
 }

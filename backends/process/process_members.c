@@ -165,9 +165,9 @@ cddp_status cd_process_member_watch(cd_process_watched *r, cddp_error *err)
     bool arrived = has_arrived(r);
     /* What its launcher left behind in the hub's queue has been taken in by now. */
     bool hopeless = w->killed || (w->starter_ended && cd_os_now_ns() - w->starter_end_ns > END_PATIENCE_NS);
-    if (arrived) CD_TRY(cd_process_watched_drain(r, err));
+    if (arrived) CD_TRY(cd_process_watched_drain(r, false, err));
     if (!r->has_result && !is_lost(r) && find_lateness(r) == 0 && !hopeless) return CDDP_OK;
-    if (arrived) CD_TRY(cd_process_watched_drain(r, err)); /* what it wrote before it spoke is there now (W3) */
+    if (arrived) CD_TRY(cd_process_watched_drain(r, true, err)); /* what it wrote before it spoke is there now (W3) */
     r->ended = true;
     if (!r->has_result) judge_loss(r, arrived);
     return CDDP_OK;
@@ -193,7 +193,7 @@ static bool all_can_leave(const cddp_process_world *w)
 static cddp_status drain_members(cddp_process_world *w, cddp_error *err)
 {
     for (uint32_t i = 0; i < w->options.world_size; i++)
-        if (has_arrived(&w->watched[i])) CD_TRY(cd_process_watched_drain(&w->watched[i], err));
+        if (has_arrived(&w->watched[i])) CD_TRY(cd_process_watched_drain(&w->watched[i], true, err));
     return CDDP_OK;
 }
 

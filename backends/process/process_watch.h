@@ -58,8 +58,9 @@ struct cddp_process_world {
 
 /* ---- any rank (process_world.c) ---- */
 
-/* Takes everything that has arrived from one rank. */
-cddp_status cd_process_watched_drain(cd_process_watched *watched, cddp_error *err) CDDP_MUST_CHECK;
+/* Takes what has arrived from one rank: everything once it has ended, else a part, since who writes faster than we read would keep us
+** from all others, and events from their order. */
+cddp_status cd_process_watched_drain(cd_process_watched *watched, bool has_ended, cddp_error *err) CDDP_MUST_CHECK;
 /* Hands over lines without an end. */
 void cd_process_watched_end_lines(cd_process_watched *watched);
 /* Fills the result of a rank that sent none, from how its process ended. */

@@ -138,12 +138,12 @@ static cddp_status take_records(cd_process_watched *r, cddp_error *err)
     }
 }
 
-cddp_status cd_process_watched_drain(cd_process_watched *r, cddp_error *err)
+cddp_status cd_process_watched_drain(cd_process_watched *r, bool has_ended, cddp_error *err)
 {
     char bytes[65536];
     for (cd_os_pipe pipe = 0; pipe < CD_OS_PIPE_COUNT; pipe++) {
-        for (;;) {
-            size_t n;
+        size_t n;
+        for (bool goes_on = true; goes_on; goes_on = has_ended) {
             CD_TRY(cd_os_child_read(&r->child, pipe, bytes, sizeof bytes, &n, err));
             if (n == 0) break;
             if (pipe == CD_OS_PIPE_RESULT) {
@@ -170,11 +170,12 @@ void cd_process_watched_judge(cd_process_watched *r, int exit_code, int signal_n
         result->status =
             cd_fail(&result->error, CDDP_E_ABORTED, "rank %u was stopped and did not go on for %.3f s, so it was killed%s%s",
                     r->rank, (double)w->options.patience_ns / 1e9, lead, note);
+    } else if (w->killed && w->interrupted && signal_number != 0) {
+        result->end = CDDP_RANK_INTERRUPTED;
+        result->status = cd_fail(&result->error, CDDP_E_ABORTED, "rank %u was still running when the run was interrupted%s%s", r->rank, lead, note);
     } else if (w->killed && signal_number != 0) {
         char why[96];
-        if (w->interrupted) {
-            snprintf(why, sizeof why, "when the run was interrupted");
-        } else if (w->failed >= 0) {
+        if (w->failed >= 0) {
             snprintf(why, sizeof why, "%.3f s after rank %d failed", (double)w->options.grace_ns / 1e9, w->failed);
         } else {
             snprintf(why, sizeof why, "at the deadline of %.3f s", (double)w->options.deadline_ns / 1e9);
@@ -205,7 +206,7 @@ static cddp_status watch(cd_process_watched *r, cddp_error *err)
 {
     int exit_code = 0, signal_number = 0;
     bool exited = cd_os_child_poll(&r->child, &exit_code, &signal_number);
-    CD_TRY(cd_process_watched_drain(r, err)); /* after the poll: what it wrote before it exited is there now (W3) */
+    CD_TRY(cd_process_watched_drain(r, exited, err)); /* after the poll: what it wrote before it exited is there now (W3) */
     if (!exited) return CDDP_OK;
     cd_process_watched_end_lines(r);
     cd_os_child_close(&r->child);

@@ -126,7 +126,7 @@ static void describe_absence(state *s, uint32_t rank, cddp_finding *f)
 static void take_end(state *s, const cddp_event *e, const rank_facts *r)
 {
     const cddp_event_rank_end *x = &e->as.rank_end;
-    s->hung += x->end == 2;
+    s->hung += x->end == 2 || x->end == 4;
     if (x->end != 1 && x->end != 3) return;
     s->deaths++;
     if (r->is_struck) return;

@@ -13,7 +13,8 @@
 **               another had stopped is not the culprit. Where a fault of the network itself parts the ranks for good, nobody
 **               is: both sides are named, and who waits for whom. At the store: the rank at the root of the chain of the first
 **               that gave up, as things were at that time, or the network between it and the host.
-** Limits        a time-out of a collective that a planted fault explains belongs to I-FAIL. A rank that waits outside a
+** Limits        who was still waiting when the run was interrupted might have waited on rightly: only what timed out before is
+**               judged. A time-out of a collective that a planted fault explains belongs to I-FAIL. A rank that waits outside a
 **               collective and outside the rendezvous (teardown) is reported without a chain.
 */
 #include "core/check/scribe.h"
@@ -204,8 +205,11 @@ static void event(void *self, const cddp_event *e)
 
 static bool is_stuck(const rank_facts *r) { return r->is_known && (r->end == 2 || r->has_given_up); }
 
-/* A rank that went away without a word: it did not return, and it did not give up a wait. */
-static bool is_gone(const rank_facts *r) { return r != NULL && r->has_ended && r->end != 0 && !r->has_given_up; }
+/* A rank that went away without a word: it did not return, it did not give up a wait, and nobody interrupted the run. */
+static bool is_gone(const rank_facts *r)
+{
+    return r != NULL && r->has_ended && r->end != 0 && r->end != 4 && !r->has_given_up;
+}
 
 /* The member of the group that has not posted the operation that `rank` waits for: the first that went away, or else
 ** the first; -1 when there is none. */
@@ -263,13 +267,13 @@ static int64_t next_of(const state *s, const rank_facts *r)
 
 static void describe_end(const rank_facts *r, char *text, size_t text_bytes)
 {
-    static const char *const words[] = {"ended normally", "was killed", "hangs outside a collective", "crashed"};
+    static const char *const words[] = {"ended normally", "was killed", "hangs outside a collective", "crashed", "was interrupted"};
     if (!r->has_ended)
         cd_say(text, text_bytes, "was last seen at step %u", r->step);
     else if (r->end == 0 && r->status != CDDP_OK)
         cd_say(text, text_bytes, "ended with an error (%s)", cddp_status_text((cddp_status)r->status));
     else
-        cd_say(text, text_bytes, "%s after step %u", words[r->end >= 0 && r->end < 4 ? r->end : 2], r->step);
+        cd_say(text, text_bytes, "%s after step %u", words[r->end >= 0 && r->end < 5 ? r->end : 2], r->step);
 }
 
 typedef struct chain {

@@ -112,6 +112,7 @@ static const char *rank_words(const cddp_rank_result *result)
     case CDDP_RANK_KILLED: return "it was killed";
     case CDDP_RANK_HUNG: return "it waited for ever";
     case CDDP_RANK_CRASHED: return "it ended without a result";
+    case CDDP_RANK_INTERRUPTED: return "it was interrupted";
     }
     return "";
 }

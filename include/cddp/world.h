@@ -60,7 +60,8 @@ typedef enum cddp_rank_end {
     CDDP_RANK_RETURNED, /* status and error say how */
     CDDP_RANK_KILLED,   /* by a signal or a planted fault; detail is the signal number */
     CDDP_RANK_HUNG,     /* the world ended while it waited */
-    CDDP_RANK_CRASHED   /* exited without a result; detail is the exit code */
+    CDDP_RANK_CRASHED,  /* exited without a result; detail is the exit code */
+    CDDP_RANK_INTERRUPTED /* somebody outside ended the run while it was still running */
 } cddp_rank_end;
 
 typedef struct cddp_rank_result {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every check is shown to fire, first and with the right blame, and to stay silent on the clean twin. */
+#include "cddp/world.h"
 #include "core/check/check.h"
 #include "core/check/scribe.h"
 #include "tests/mutants/mutations.h"
@@ -106,6 +107,33 @@ TEST(trace_mutants, each_planted_corruption_is_the_first_finding_with_the_right_
     }
 }
 
+static const trace_mutant *find_mutant(const char *check_file, const char *name)
+{
+    for (size_t i = 0; i < trace_mutant_count; i++)
+        if (strcmp(trace_mutants[i].check_file, check_file) == 0 && strcmp(trace_mutants[i].name, name) == 0) return &trace_mutants[i];
+    fail_msg("there is no corruption %s of %s", name, check_file);
+    return NULL;
+}
+
+/* Two ranks wait for the third, as in the corruption, but the run was interrupted before anybody failed. */
+static bool interrupt(cddp_event *e)
+{
+    const bool is_kept = find_mutant("live", "waits_for_ended")->edit(e);
+    if (e->kind == CDDP_EV_rank_end) e->as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = CDDP_RANK_INTERRUPTED};
+    return is_kept;
+}
+
+TEST(trace_mutants, who_still_waited_when_the_run_was_interrupted_is_not_stuck)
+{
+    (void)state;
+    for (interleaving order = 0; order < INTERLEAVINGS; order++) {
+        cd_judge *j = judge(interrupt, order);
+        print_findings(j);
+        assert_int_equal(cd_judge_finding_count(j), 0);
+        cd_judge_destroy(j);
+    }
+}
+
 /* Real processes tell in whatever order they are scheduled. */
 TEST(trace_mutants, findings_do_not_depend_on_how_ranks_interleave)
 {
@@ -191,6 +219,7 @@ TEST(trace_mutants, the_document_tells_of_every_check_and_every_corruption)
 
 TEST_MAIN(ROW(trace_mutants, the_clean_twin_is_silent_and_exercises_every_check),
           ROW(trace_mutants, each_planted_corruption_is_the_first_finding_with_the_right_blame),
+          ROW(trace_mutants, who_still_waited_when_the_run_was_interrupted_is_not_stuck),
           ROW(trace_mutants, findings_do_not_depend_on_how_ranks_interleave), ROW(trace_mutants, every_check_has_a_row),
           ROW(trace_mutants, tables_and_rows_name_the_same_invariants),
           ROW(trace_mutants, the_document_tells_of_every_check_and_every_corruption))

@@ -225,6 +225,35 @@ TEST(process_world, a_rank_that_goes_on_in_time_is_left_alone)
 }
 #endif
 
+static bool interrupted_when_told(void *context)
+{
+    const gathered *g = context;
+    return g->message_count[0] > 0;
+}
+
+static cddp_status rank_zero_tells_and_returns(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    (void)argument;
+    uint32_t value = 1;
+    if (rank->rank == 0) CD_TRY(cddp_process_send(rank, &value, sizeof value, err));
+    while (rank->rank != 0) CD_TRY(rank->ops->sleep_ns(rank, 1000 * MS, err));
+    return CDDP_OK;
+}
+
+TEST(process_world, who_still_runs_when_the_run_is_interrupted_is_neither_hung_nor_killed)
+{
+    gathered g;
+    cddp_rank_result results[RANKS];
+    run(rank_zero_tells_and_returns, NULL, (cddp_process_options){.interrupted = interrupted_when_told}, &g, results);
+    for (uint32_t r = 1; r < RANKS; r++) {
+        char words[80];
+        snprintf(words, sizeof words, "rank %u was still running when the run was interrupted", r);
+        assert_int_equal(results[r].end, CDDP_RANK_INTERRUPTED);
+        assert_int_equal(results[r].status, CDDP_E_ABORTED);
+        assert_string_equal(results[r].error.message, words);
+    }
+}
+
 static cddp_status one_fails_others_hang(cddp_rank *rank, void *argument, cddp_error *err)
 {
     (void)argument;
@@ -582,6 +611,7 @@ TEST_MAIN(ROW(process_world, every_rank_returns_and_its_messages_arrive_in_order
           ROW(process_world, a_rank_that_stays_stopped_is_killed_and_named_with_what_it_did),
           ROW(process_world, a_rank_that_goes_on_in_time_is_left_alone),
 #endif
+          ROW(process_world, who_still_runs_when_the_run_is_interrupted_is_neither_hung_nor_killed),
           ROW(process_world, one_failure_ends_the_others_after_the_grace_period),
           ROW(process_world, output_arrives_by_line_rank_and_stream_even_without_a_last_newline),
           ROW(process_world, records_and_lines_longer_than_a_pipe_come_through),

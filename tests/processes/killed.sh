@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# killed.sh PROGRAM BACKEND: kill -9 of the judge of a run of four processes. Its ranks end with it; the store opens as incomplete and has
+# every event of every iteration that all ranks had ended, as the log told them: fewer than one batch of the writer holds.
+set -u
+program=$1 backend=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+steps=12 # 4 ranks tell about 3,000 events in them; the writer's batch holds 16,384
+set -m
+
+complain() {
+    printf 'FAIL: %s\n' "$1"
+    failed=1
+}
+
+# How many iterations all ranks had ended: who began the next one had flushed them.
+ended() {
+    awk '$2 ~ /^[0-9]+$/ && $3 ~ /^[0-9]+$/ && $3 > last[$2] { last[$2] = $3 }
+         END { least = -1; for (r = 0; r < 4; r++) if (least < 0 || last[r] + 0 < least) least = last[r] + 0; print least }' "$work/log"
+}
+
+: >"$work/log"
+"$program" run --backend "$backend" -n 4 scenarios/models/mlp_two_ranks.toml --set train.steps=1000000 --log debug --trace "$work/run.db" \
+    >"$work/out" 2>"$work/log" </dev/null &
+pid=$!
+for _ in $(seq 200); do [ "$(ended)" -ge $steps ] && break; sleep 0.05; done
+kill -KILL "$pid"
+wait "$pid" 2>/dev/null
+for _ in $(seq 100); do pgrep -g "$pid" >/dev/null || break; sleep 0.1; done
+pgrep -g "$pid" >/dev/null && { complain "ranks stayed behind"; kill -KILL -- "-$pid"; }
+
+ended=$(ended)
+told=$(awk -v ended="$ended" '$2 ~ /^[0-9]+$/ && $3 ~ /^[0-9]+$/ && $3 < ended { n++ } END { print n + 0 }' "$work/log")
+[ "$ended" -ge $steps ] || complain "only $ended iterations had ended"
+timeout 60 "$program" check "$work/run.db" >"$work/check" 2>&1
+code=$?
+[ $code -eq 4 ] || complain "check exits $code instead of 4"
+stored=$(grep -oE '[0-9]+ events' "$work/check" | cut -d' ' -f1)
+[ "${stored:-0}" -ge "$told" ] || complain "${stored:-no} events are in the store; $told were told in the $ended iterations that had ended"
+[ $failed -eq 0 ] || { head -20 "$work/check"; tail -3 "$work/log"; exit 1; }
+echo "killed: $stored events are in the store, $told were told in the $ended iterations that had ended"
