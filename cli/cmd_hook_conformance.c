@@ -41,11 +41,18 @@ static void put_line(cd_text *text, const cd_hook_card *card, cd_hook_law law)
     cd_text_wrap(text, line->first, 12, 110);
 }
 
+/* It declares that it loses something and never did: what there is to judge has not begun. */
+static bool is_untried(const cd_hook_subject *subject, const cd_hook_card *card)
+{
+    return card->is_exact && (subject->hook->flags & CDDP_HOOK_LOSSY) != 0 && (subject->hook->flags & CDDP_HOOK_EXACT) == 0;
+}
+
 static void put_traits(cd_text *text, const cd_hook_subject *subject, const cd_hook_card *card)
 {
     uint32_t flags = subject->hook->flags | (subject->inner != NULL ? subject->inner->flags & CDDP_HOOK_STATEFUL : 0);
     cd_text_printf(text, "  %s, %s",
-                   card->is_exact                                  ? "exact: the plain all-reduce bit for bit"
+                   is_untried(subject, card)                       ? "the plain all-reduce bit for bit, although it declares itself lossy"
+                   : card->is_exact                                ? "exact: the plain all-reduce bit for bit"
                    : subject->hook->flags & CDDP_HOOK_ROUNDED_ONCE ? "the exact mean, rounded once"
                                                                    : "lossy",
                    flags & CDDP_HOOK_STATEFUL ? "stateful" : "without saved state");
@@ -69,14 +76,16 @@ static int report(const cd_cli *cli, const cd_hook_subject *subject, const cd_ho
         put_line(&text, card, (cd_hook_law)law);
     }
     put_traits(&text, subject, card);
-    bool good = failed == 0 && card->lines[CD_LAW_RUNS].case_count > 0;
-    cd_text_style(&text, good ? CD_STYLE_GREEN : CD_STYLE_RED, good ? "conforms" : "does not conform");
+    bool good = failed == 0 && card->lines[CD_LAW_RUNS].case_count > 0, untried = good && is_untried(subject, card);
+    cd_text_style(&text, untried ? CD_STYLE_YELLOW : good ? CD_STYLE_GREEN : CD_STYLE_RED,
+                  untried ? "inconclusive" : good ? "conforms" : "does not conform");
     cd_text_printf(&text, "  hook %s%s%s%s: %" PRIu32 " cases", subject->hook->name, subject->inner != NULL ? " around " : "",
                    subject->inner != NULL ? subject->inner->name : "", subject->options != NULL ? " with options" : "", cases);
     if (failed > 0) cd_text_printf(&text, ", %" PRIu32 " law%s broken", failed, failed == 1 ? "" : "s");
     if (card->lines[CD_LAW_RUNS].case_count == 0) cd_text_push(&text, ", takes no dtype at all");
+    if (untried) cd_text_push(&text, ", none of which saw it lose anything: --hook-options may let it begin earlier");
     cd_text_push(&text, "\n");
-    int exit_code = cd_cli_write(cli, &text, good ? CD_EXIT_VERIFIED : CD_EXIT_FINDINGS);
+    int exit_code = cd_cli_write(cli, &text, untried ? CD_EXIT_INCONCLUSIVE : good ? CD_EXIT_VERIFIED : CD_EXIT_FINDINGS);
     cd_text_fini(&text);
     return exit_code;
 }

@@ -63,6 +63,7 @@ typedef struct battery {
     const cd_hook_subject *subject;
     cd_hook_card *card;
     cd_trial_result *a, *b; /* of the trial at hand, and of what it is compared with */
+    uint32_t misconfigured; /* trials in which every rank refused the options */
 } battery;
 
 
@@ -160,6 +161,7 @@ static bool judge_run(battery *t, const cd_trial *trial, const cd_trial_result *
         return false;
     }
     const char *failure = r->failure[0] != '\0' ? r->failure : r->shape;
+    t->misconfigured += r->misconfigured;
     if (failure[0] != '\0') judge(t, CD_LAW_RUNS, "%s: %s", cddp_dtype_name(trial->dtype), failure);
     else judge(t, CD_LAW_RUNS, NULL);
     if (r->damage[0] != '\0') judge(t, CD_LAW_UNTOUCHED, "%s", r->damage);
@@ -483,13 +485,17 @@ static cddp_status try_range(battery *t, cddp_dtype dtype, uint32_t ranks, cddp_
 cddp_status cd_hook_battery_run(const cd_hook_subject *subject, cd_hook_card *card, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    battery t = {subject, card, calloc(1, sizeof *t.a), calloc(1, sizeof *t.b)};
+    battery t = {subject, card, calloc(1, sizeof *t.a), calloc(1, sizeof *t.b), 0};
     *card = (cd_hook_card){.is_exact = true};
     if (t.a == NULL || t.b == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory for the trials of hook %s", subject->hook->name);
         goto out;
     }
     CD_TRY_OUT(try_worlds(&t, err));
+    if (t.misconfigured > 0 && t.misconfigured == card->lines[CD_LAW_RUNS].case_count) {
+        status = cd_fail(err, CDDP_E_CONFIG, "%s", card->lines[CD_LAW_RUNS].first);
+        goto out;
+    }
     CD_TRY_OUT(try_divisor(&t, 3, err));
     CD_TRY_OUT(try_divisor(&t, 8, err));
     CD_TRY_OUT(try_long_run(&t, err));

@@ -286,16 +286,18 @@ out:
 
 static void take_ends(const cd_trial *t, const cddp_rank_result *results, cd_trial_result *result)
 {
-    uint32_t unsupported = 0;
+    uint32_t unsupported = 0, wrong = 0;
     for (uint32_t i = 0; i < t->ranks; i++) {
         const cddp_rank_result *e = &results[i];
         if (e->end == CDDP_RANK_RETURNED && e->status == CDDP_OK) continue;
         unsupported += e->end == CDDP_RANK_RETURNED && e->status == CDDP_E_UNSUPPORTED;
+        wrong += e->end == CDDP_RANK_RETURNED && e->status == CDDP_E_CONFIG;
         if (result->failure[0] == '\0')
             snprintf(result->failure, sizeof result->failure, "rank %u of %u: %.240s", i, t->ranks,
                      e->error.message[0] != '\0' ? e->error.message : e->end == CDDP_RANK_HUNG ? "waits for ever" : "ended without a word");
     }
     result->refused = unsupported == t->ranks;
+    result->misconfigured = wrong == t->ranks;
 }
 
 cddp_status cd_trial_run(const cd_trial *trial, cd_trial_result *result, cddp_error *err)

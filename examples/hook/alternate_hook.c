@@ -10,7 +10,8 @@
 **
 ** What it takes care of, each of which a law of the report card is about: it divides before it sums (range); it keeps
 ** what it owes by parameter and not by bucket (rebuild); it counts backwards on the last bucket (phase); it saves all of
-** its state (resume); it sends from memory of its own and writes to nothing but its bucket (untouched).
+** its state (resume); it sends from memory of its own and writes to nothing but its bucket (untouched); it says how much it
+** sends (bytes).
 */
 #include <cddp/device.h>
 #include <cddp/plugin.h>
@@ -195,6 +196,15 @@ static cddp_status alternate_run(void *self, cddp_grad_bucket *bucket, cddp_grou
     return status;
 }
 
+/* Every second element, the first one included. */
+static uint64_t alternate_promise(const void *self, const cddp_grad_bucket *bucket)
+{
+    uint64_t sent = 0;
+    (void)self;
+    for (uint32_t k = 0; k < bucket->parameter_count; k++) sent += ((uint64_t)bucket->lengths[k] + 1) / 2;
+    return sent * sizeof(float);
+}
+
 /* ---- state ---- */
 
 static cddp_status alternate_save(void *self, const cddp_state_writer *w, cddp_error *err)
@@ -232,6 +242,7 @@ static const cddp_hook hook = {
     .create = alternate_create,
     .destroy = alternate_destroy,
     .run = alternate_run,
+    .promise = alternate_promise,
     .save = alternate_save,
     .load = alternate_load,
 };

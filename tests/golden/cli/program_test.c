@@ -108,6 +108,8 @@ TEST(program, mistakes_on_the_command_line_are_named_and_end_with_2)
         {"completion tcsh", "one of bash, zsh, fish"},
         {"help rnu", "did you mean 'run'?"},
         {"report", "report which store?"},
+        {"hook-conformance topk --hook-options j=2", "comm hook topk: unknown option 'j'"},
+        {"hook-conformance fp16_compress_wrapper", "wraps another hook; none was given"},
         {"check no/such.db", "there is no store 'no/such.db'"},
     };
     cd_program p;
@@ -251,6 +253,20 @@ TEST(program, a_hook_is_named_in_one_go)
     assert_int_equal(p.exit_code, 2);
     assert_contains(p.out, "comm hook topk: unknown option 'j'");
     assert_contains(p.out, "every rank refuses its settings");
+    program_close(&p);
+}
+
+TEST(program, a_lossy_hook_that_never_lost_anything_is_not_judged)
+{
+    cd_program p;
+    program_open(&p);
+    program_run(&p, "hook-conformance powersgd");
+    assert_int_equal(p.exit_code, 4);
+    assert_contains(p.out, "the plain all-reduce bit for bit, although it declares itself lossy");
+    assert_contains(p.out, "inconclusive  hook powersgd");
+    program_run(&p, "hook-conformance powersgd --hook-options start_powerSGD_iter=2,min_compression_rate=1");
+    assert_int_equal(p.exit_code, 0);
+    assert_contains(p.out, "conforms  hook powersgd");
     program_close(&p);
 }
 
@@ -661,6 +677,7 @@ TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
           ROW(program, mistakes_on_the_command_line_are_named_and_end_with_2),
           ROW(program, mistakes_in_a_scenario_are_a_result_with_exit_code_2),
           ROW(program, a_file_is_written_whole_or_left_as_it_was), ROW(program, a_hook_is_named_in_one_go),
+          ROW(program, a_lossy_hook_that_never_lost_anything_is_not_judged),
           ROW(program, a_run_whose_repetition_ends_with_other_bits_is_a_finding),
           ROW(program, the_flagship_is_verified_and_says_what_stands_behind_it),
           ROW(program, two_runs_report_the_same_bytes_in_every_format),
