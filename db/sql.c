@@ -109,7 +109,7 @@ static cddp_status configure(cd_sql *sql, bool writable, cddp_error *err)
     return CDDP_OK;
 }
 
-cddp_status cd_sql_open(cd_sql *sql, const char *path, bool writable, cddp_error *err)
+static cddp_status open_as(cd_sql *sql, const char *path, bool writable, cddp_error *err)
 {
     *sql = (cd_sql){.path = path, .work_left = WORK_FLOOR, .work_budget = WORK_FLOOR};
     cddp_status status = CDDP_OK;
@@ -123,6 +123,29 @@ cddp_status cd_sql_open(cd_sql *sql, const char *path, bool writable, cddp_error
     if (status == CDDP_OK) status = configure(sql, writable, err);
     if (status != CDDP_OK) cd_sql_close(sql);
     return status;
+}
+
+/* Whether a transaction was left half written beside the file: only who may write can take it back. */
+static bool is_half_written(cd_sql *sql)
+{
+    (void)sqlite3_exec(sql->db, "SELECT 1 FROM sqlite_schema LIMIT 1", NULL, NULL, NULL);
+    int result = sqlite3_extended_errcode(sql->db);
+    return result == SQLITE_READONLY_ROLLBACK || result == SQLITE_READONLY_RECOVERY;
+}
+
+cddp_status cd_sql_open(cd_sql *sql, const char *path, bool writable, cddp_error *err)
+{
+    int64_t tables = 0;
+    CD_TRY(open_as(sql, path, writable, err));
+    if (writable || !is_half_written(sql)) return CDDP_OK;
+    cd_sql_close(sql);
+    CD_TRY(open_as(sql, path, true, err));
+    cddp_status status = cd_sql_number(sql, "SELECT count(*) FROM sqlite_schema", &tables, err);
+    if (status != CDDP_OK && (sqlite3_errcode(sql->db) & 0xff) == SQLITE_READONLY)
+        status = cd_fail(err, CDDP_E_IO, "'%s' was left half written by a program that was stopped; to put it right, the file and its "
+                         "folder must be writable", path);
+    cd_sql_close(sql);
+    return status == CDDP_OK ? open_as(sql, path, false, err) : status;
 }
 
 void cd_sql_close(cd_sql *sql)

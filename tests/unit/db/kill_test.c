@@ -11,6 +11,7 @@
 #include "core/trace/sink.h"
 
 #include <signal.h>
+#include <sqlite3.h>
 #include <sys/wait.h>
 
 #ifndef KILL_MOMENTS
@@ -59,8 +60,11 @@ static cddp_status expect_incomplete(void *context, const cddp_stored_run *run, 
     return CDDP_OK;
 }
 
+/* after_ns: since it was started; NOT_BEFORE_AN_ITERATION: as soon as the first iteration has ended. */
+#define NOT_BEFORE_AN_ITERATION UINT64_MAX
 static void kill_once(const char *path, uint64_t after_ns, int64_t run)
 {
+    uint32_t first = 0;
     int ends[2], status = 0;
     assert_int_equal(pipe(ends), 0);
     fflush(NULL);
@@ -70,17 +74,23 @@ static void kill_once(const char *path, uint64_t after_ns, int64_t run)
         write_for_ever(path, ends[1]);
     }
     close(ends[1]);
-    cd_os_sleep_ns(after_ns);
+    if (after_ns == NOT_BEFORE_AN_ITERATION) assert_int_equal(read(ends[0], &first, sizeof first), sizeof first);
+    else cd_os_sleep_ns(after_ns);
     kill(child, SIGKILL);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFSIGNALED(status));
     int64_t told = last_told(ends[0]);
+    if (after_ns == NOT_BEFORE_AN_ITERATION && told < 0) told = first;
     close(ends[0]);
 
     cddp_error err = CDDP_ERROR_INIT;
     cddp_store *store = NULL;
     uint64_t count = 0;
-    if (told < 0) return; /* killed before the first iteration had ended: the file may not be there yet */
+    if (told < 0) { /* killed before the first iteration had ended: the file may not be there yet */
+        if (cddp_store_open(path, CDDP_STORE_READ, NULL, &store, &err) == CDDP_OK) cddp_store_close(store);
+        else assert_true(strstr(err.message, "there is no store") != NULL || strstr(err.message, "is empty") != NULL);
+        return;
+    }
     assert_ok(cddp_store_open(path, CDDP_STORE_READ, NULL, &store, &err), &err);
     assert_ok(cddp_store_each_run(store, run, expect_incomplete, &count, &err), &err);
     assert_true(count >= (uint64_t)(told + 1) * WORLD * EVENTS_PER_STEP);
@@ -118,7 +128,7 @@ TEST(kill, a_store_with_a_killed_run_takes_further_runs)
     cddp_run_provenance provenance = fixture_provenance(1);
     cddp_run_outcome outcome = fixture_outcome();
     fixture_open(&f);
-    kill_once(f.path, 300000000, 1);
+    kill_once(f.path, NOT_BEFORE_AN_ITERATION, 1);
     assert_ok(cddp_store_open(f.path, CDDP_STORE_APPEND, NULL, &store, &err), &err);
     assert_ok(cddp_store_run_begin(store, &provenance, &run, &err), &err);
     assert_int_equal(run, 2);
@@ -134,5 +144,52 @@ TEST(kill, a_store_with_a_killed_run_takes_further_runs)
     assert_int_equal(rmdir(f.folder), 0); /* the second run left it tidy */
 }
 
+/* Killed while it changes the file itself: half of the new pages are in it, the old ones in a journal beside it. */
+static void leave_half_written(const char *path)
+{
+    int status = 0;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        sqlite3 *db = NULL;
+        if (sqlite3_open(path, &db) != SQLITE_OK) _exit(3);
+        sqlite3_exec(db, "PRAGMA cache_size = 2; BEGIN IMMEDIATE; UPDATE event SET seq = seq + 1", NULL, NULL, NULL);
+        kill(getpid(), SIGKILL);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+}
+
+TEST(kill, a_transaction_that_was_half_written_is_taken_back_by_who_only_reads)
+{
+    fixture f;
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_store *store = NULL;
+    cd_memory_sink memory;
+    int64_t run = 0;
+    char journal[1200];
+    cddp_run_provenance provenance = fixture_provenance(1);
+    cddp_run_outcome outcome = fixture_outcome();
+    fixture_open(&f);
+    assert_ok(cddp_store_open(f.path, CDDP_STORE_APPEND, NULL, &store, &err), &err);
+    assert_ok(cddp_store_run_begin(store, &provenance, &run, &err), &err);
+    fixture_steps(store, 1, 4, 500);
+    assert_ok(cddp_store_run_end(store, &outcome, &err), &err);
+    cddp_store_close(store);
+    leave_half_written(f.path);
+    snprintf(journal, sizeof journal, "%s-journal", f.path);
+    assert_int_equal(access(journal, F_OK), 0); /* else this shows nothing */
+    cd_memory_sink_init(&memory, NULL);
+    assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
+    assert_ok(cddp_store_each_event(store, run, CDDP_STORE_RECORDED, &memory.sink, &err), &err);
+    cddp_store_close(store);
+    assert_int_equal(memory.count, 2000);
+    for (size_t i = 0; i < memory.count; i++) assert_int_equal(memory.events[i].sequence, i);
+    cd_memory_sink_fini(&memory);
+    assert_int_equal(access(journal, F_OK), -1);
+    fixture_close(&f);
+}
+
 TEST_MAIN(ROW(kill, a_killed_run_leaves_a_store_with_all_finished_iterations),
-          ROW(kill, a_store_with_a_killed_run_takes_further_runs))
+          ROW(kill, a_store_with_a_killed_run_takes_further_runs),
+          ROW(kill, a_transaction_that_was_half_written_is_taken_back_by_who_only_reads))
