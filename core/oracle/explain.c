@@ -58,10 +58,25 @@ static bool settle(const context *x, cd_shape shape, const char *format, ...)
     return true;
 }
 
-static bool near(const context *x, double actual, double candidate)
+/* Where the division rounds, what is expected was predicted with its roundings, and what is there has roundings of its own: on both sides
+** one per contribution and one more, each at most half an ulp of the sum of magnitudes. */
+static double rounding(const context *x, size_t i)
 {
+    const cd_locals *l = x->s->locals;
+    if (x->is_exact || x->c->bound != 0 || l == NULL) return 0;
+    double magnitude = 0, parts = (double)l->rank_count * l->micro_count;
+    for (uint32_t r = 0; r < l->rank_count; r++)
+        for (uint32_t m = l->micro_first; m < l->micro_first + l->micro_count; m++)
+            magnitude += fabs(cd_locals_get(l, r, m, x->s->parameter)[i]);
+    return 2 * (parts + 1) * ldexp(magnitude / (double)x->s->divisor, -cd_dtype_precision(x->s->dtype));
+}
+
+/* Is element i the candidate? */
+static bool near(const context *x, size_t i, double candidate)
+{
+    double actual = x->s->actual[i];
     if (actual == candidate) return true;
-    double slack = x->is_exact ? 0 : x->c->bound + 2 * cd_dtype_ulp(x->s->dtype, candidate);
+    double slack = x->is_exact ? 0 : x->c->bound + rounding(x, i) + 2 * cd_dtype_ulp(x->s->dtype, candidate);
     return fabs(actual - candidate) <= slack;
 }
 
@@ -87,8 +102,8 @@ static bool fits_selection(const context *x, const selection *pick)
     bool differs = false;
     for (size_t i = 0; i < x->c->numel; i++) {
         double change = pick->sign * selected_sum(x, pick, i) / (double)x->s->divisor;
-        if (!near(x, x->s->actual[i], x->s->expected[i] + change)) return false;
-        differs = differs || change != 0;
+        if (!near(x, i, x->s->expected[i] + change)) return false;
+        differs = differs || (change != 0 && !near(x, i, x->s->expected[i])); /* by more than rounding */
     }
     return differs;
 }
@@ -123,7 +138,7 @@ static bool is_local(const context *x)
     for (uint32_t r = 0; l != NULL && r < l->rank_count; r++) {
         selection pick = {r, -1, 1};
         size_t i = 0;
-        while (i < x->c->numel && near(x, x->s->actual[i], selected_sum(x, &pick, i))) i++;
+        while (i < x->c->numel && near(x, i, selected_sum(x, &pick, i))) i++;
         if (i == x->c->numel) return settle(x, CD_SHAPE_LOCAL, "equals the local gradient of rank %u: not reduced", r);
     }
     return false;
@@ -143,7 +158,7 @@ static bool shared_ratio(const context *x, double *ratio, size_t *support)
     for (size_t i = 0; i < x->c->numel; i++) {
         double candidate = *ratio * x->s->expected[i];
         double slack =
-            (x->is_exact ? 0 : x->c->bound * fmax(1, fabs(*ratio))) + 2 * cd_dtype_ulp(x->s->dtype, candidate);
+            (x->is_exact ? 0 : (x->c->bound + rounding(x, i)) * fmax(1, fabs(*ratio))) + 2 * cd_dtype_ulp(x->s->dtype, candidate);
         if (fabs(x->s->actual[i] - candidate) > slack) return false;
     }
     return true;
@@ -217,7 +232,7 @@ static bool is_other(const context *x)
             selection pick = {r, -1, 1};
             double divisor = r < 0 ? (double)x->s->divisor : 1;
             size_t i = 0;
-            while (i < x->c->numel && near(x, x->s->actual[i], selected_sum(&other, &pick, i) / divisor)) i++;
+            while (i < x->c->numel && near(x, i, selected_sum(&other, &pick, i) / divisor)) i++;
             if (i < x->c->numel) continue;
             if (r < 0) return settle(x, CD_SHAPE_OTHER, "equals the gradient of %s", name);
             return settle(x, CD_SHAPE_OTHER, "equals the gradient of %s on rank %lld", name, (long long)r);
@@ -233,7 +248,7 @@ static bool is_shifted(const context *x)
         bool fits = shift != 0;
         for (int64_t i = 0; fits && i < n; i++) {
             int64_t from = i + shift;
-            if (from >= 0 && from < n) fits = near(x, x->s->actual[i], x->s->expected[from]);
+            if (from >= 0 && from < n) fits = near(x, (size_t)i, x->s->expected[from]);
         }
         if (fits) return settle(x, CD_SHAPE_SHIFTED, "the right values, shifted by %lld elements", (long long)-shift);
     }

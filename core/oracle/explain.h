@@ -2,7 +2,7 @@
 /* The shape of an error: what the wrong values are, when they are something else that is known.
 **
 ** Every candidate is tested on all elements, on exact inputs for equality, otherwise within the comparison's own bound
-** and two ulps. The most specific explanation that holds is taken.
+** and two ulps, and where only the division rounds within what the roundings of predicted and found contributions leave. The most specific explanation that holds is taken.
 */
 #pragma once
 #include "core/oracle/compare.h"
