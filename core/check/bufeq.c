@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-BUFEQ: after buffers were synchronised, every rank enters forward with the authority's values, and the authority is
 ** the right one: rank 0, or the largest active rank under join; at the end of join the largest last joiner. They are
-** synchronised in the first forward and in each that follows a synchronising one (BUF-05).
+** synchronised in the first forward and in each that follows a synchronising one, and in no other (BUF-05).
 **
 ** Judged from   buffer_sync before a forward, then value of a buffer at moment 2 (forward entry); the root of the
 **               broadcast before buffer_sync and before join_end; last_joiner of every join_end; with the option
 **               ddp.broadcast_buffers, buffer_sync between forward_begin and forward_end.
 ** Exercised     two ranks told the content of a buffer at the entry of a forward that had synchronised.
 ** Blame         the ranks that differ from the authority; for a wrong authority, the ranks that follow it; for a
-**               synchronisation that is missing, the ranks that left it out.
+**               synchronisation that is missing or out of turn, the ranks whose forward it is.
 ** Limits        forwards that do not synchronise (inside no_sync, and the first one after it, BUF-05) may differ by
 **               right; ignored buffers too. What a custom buffer hook does is not judged here. Once a rank has spoken
 **               of join, which of its forwards synchronise is voted on and not judged.
@@ -25,7 +25,7 @@ typedef struct rank_facts {
     uint32_t step, micro_step, forward, joins;
     bool is_synced, has_begun, has_join;
     bool broadcasts, has_buffers; /* the option; there are buffers to broadcast */
-    bool is_due;                  /* the forward before synchronised, or there was none (BUF-05) */
+    bool is_due, has_synced;      /* the forward before synchronised, or there was none (BUF-05); this one did, before or after it */
 } rank_facts;
 
 /* The end of a join context, over all ranks. */
@@ -91,15 +91,22 @@ static void judge_authority(state *s, const cddp_event *e, const rank_facts *r, 
 /* BUF-05: which forwards synchronise buffers is a function of the forward before. */
 static void take_forward_end(state *s, const cddp_event *e, rank_facts *r)
 {
-    bool is_missing = r->broadcasts && r->has_buffers && !r->has_join && r->has_begun && r->is_due && !r->is_synced;
-    const cd_key *key = CD_KEY(e->kind);
+    const bool was_due = r->is_due, is_judged = r->broadcasts && r->has_buffers && !r->has_join && r->has_begun;
+    const cd_key *key = CD_KEY(e->kind, was_due);
     r->is_due = e->as.forward_end.prepared;
-    if (!is_missing || !cd_scribe_is_first(&s->scribe, key, e)) return;
+    if (!is_judged || r->has_synced == was_due || !cd_scribe_is_first(&s->scribe, key, e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
-    CD_SAY(f.title, "a forward of rank %u does not synchronise buffers", e->rank);
-    CD_SAY(f.expected, "a synchronisation of buffers in the first forward and after every synchronising one");
-    CD_SAY(f.actual, "none in this forward");
-    CD_SAY(f.advice, "broadcast_buffers is on: buffers of other ranks go on from values of their own (BUF-02, BUF-05)");
+    if (was_due) {
+        CD_SAY(f.title, "a forward of rank %u does not synchronise buffers", e->rank);
+        CD_SAY(f.expected, "a synchronisation of buffers in the first forward and after every synchronising one");
+        CD_SAY(f.actual, "none in this forward");
+        CD_SAY(f.advice, "broadcast_buffers is on: buffers of other ranks go on from values of their own (BUF-02, BUF-05)");
+    } else {
+        CD_SAY(f.title, "a forward of rank %u synchronises buffers out of turn", e->rank);
+        CD_SAY(f.expected, "none: the forward before this one was inside no_sync or recorded no gradients");
+        CD_SAY(f.actual, "a synchronisation of buffers");
+        CD_SAY(f.advice, "what the ranks' buffers gathered meanwhile is lost (BUF-04, BUF-05)");
+    }
     cd_scribe_hold(&s->scribe, key, &f);
 }
 
@@ -156,11 +163,11 @@ static void event(void *self, const cddp_event *e)
         r->has_buffers = e->as.wrap.buffers > 0;
         r->is_due = true;
     } else if (e->kind == CDDP_EV_buffer_sync && e->as.buffer_sync.location == 0) {
-        r->is_synced = true;
+        r->is_synced = r->has_synced = true;
         r->authority = e->as.buffer_sync.authority;
         judge_authority(s, e, r, r->authority);
     } else if (e->kind == CDDP_EV_buffer_sync && e->as.buffer_sync.location == 1) {
-        r->is_due = false; /* done, by a hook after the forward */
+        r->has_synced = true;
     } else if (e->kind == CDDP_EV_collective_post && e->as.collective_post.op == CDDP_OP_BROADCAST) {
         r->last_root = e->as.collective_post.root;
     } else if (e->kind == CDDP_EV_join_notify) {
@@ -205,5 +212,5 @@ static const uint16_t kinds[] = {CDDP_EV_option,      CDDP_EV_buffer, CDDP_EV_wr
                                  CDDP_EV_buffer_sync, CDDP_EV_value,  CDDP_EV_collective_post, CDDP_EV_join_notify,   CDDP_EV_join_end};
 
 CD_CHECK_TABLE(bufeq, "I-BUFEQ", "buffers are the authority's at forward entry",
-               "At forward entry each live buffer equals the authority's value, the authority is the right rank, and no "
-               "synchronisation that is due is left out.");
+               "At forward entry each live buffer equals the authority's value, the authority is the right rank, and "
+               "buffers are synchronised when it is due.");

@@ -15,6 +15,7 @@
 **               the same operation (I-ORDER). C3 remembers the 64 latest operations per group and rank.
 */
 #include "core/check/scribe.h"
+#include "core/check/tally.h"
 
 #include "cddp/backend.h"
 #include "core/base/hash.h"
@@ -49,6 +50,7 @@ typedef struct state {
     cd_agree starts;     /* (step, which) → digest of all parameters, or the loss scale */
     cd_ranks hashes;     /* of running_hash */
     cddp_event worst;    /* the earliest comparison of C4 */
+    char worst_name[64]; /* of what is no variable */
     uint32_t local_step; /* the first step at which a local gradient was wrong */
     bool has_worst, has_local, has_hook;
 } state;
@@ -158,6 +160,7 @@ static void take_compare(state *s, const cddp_event *e)
     s->has_worst = true;
     s->worst = *e;
     s->worst.text = NULL;
+    cd_compare_split_name(e->text != NULL ? e->text : "", s->worst_name, sizeof s->worst_name);
 }
 
 static void take_bucket(state *s, const cddp_event *e)
@@ -186,6 +189,7 @@ static void report_unexplained(state *s)
     if (!s->has_worst || s->has_hook || (s->has_local && s->local_step <= e->step) || !were_alike(s, e->step)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     cd_finding_set_parameter(&s->scribe, &f, c->param);
+    if (c->param < 0) CD_SAY(f.parameter, "%s", s->worst_name);
     CD_SAY(f.title, "rank %u: the reduced gradient of %s is not the average of what entered", e->rank, f.parameter);
     CD_SAY(f.expected, "%.17g at element %lld, within %.3g", cd_f64_of(c->expected), (long long)c->element,
            cd_f64_of(c->bound));

@@ -8,9 +8,11 @@
 **     ddp.comm_hook, hook.name, hook.comm_hook   the hook was called for the buckets that were launched (HOOK-04)
 **     join.enable                    the join protocol spoke (JON-03)
 **     policy of the wire             a hook that declares a narrower wire sends fewer bytes (ZOO-60)
+**     ddp.skip_all_reduce_unused_params   a bucket all of whose parameters were marked as unused is not launched (UNU-14)
 ** Exercised     one of these settings was on and its effect was seen.
 ** Blame         the rank on which the setting had none.
-** Limits        settings whose only effect is on memory or time are not judged from a trace.
+** Limits        settings whose only effect is on memory or time are not judged from a trace; which buckets are left out not in a static
+**               graph, whose first pass launches all.
 */
 #include "core/check/scribe.h"
 
@@ -24,15 +26,22 @@ typedef struct rank_facts {
     bool has_map, has_buffer_sync, has_hook_call, has_notified; /* effects */
     bool has_armed, finalized, is_armed, last_sync;
     bool told_no_sync;
+    bool skips_unused, is_static; /* ddp.skip_all_reduce_unused_params; in a static graph's first pass it has no say */
+    int64_t skipped, not_skipped; /* buckets nobody used here */
     int64_t buffers, launches, depth, silent_backwards, world_size;
     int64_t wire; /* declared dtype + 1; 0: none */
     int64_t narrow_calls, wide_calls;
     cddp_event last; /* any event of the rank, as a place for findings at the end */
 } rank_facts;
 
+typedef struct bucket_users {
+    int64_t used, marked;
+} bucket_users;
+
 typedef struct state {
     cd_scribe scribe;
     cd_ranks ranks; /* of rank_facts */
+    cd_table users; /* (rank, bucket) → parameters marked ready since it was last launched or left out: used ones, all of them */
     cd_table calls; /* (rank, bucket) → bytes of the open hook call where the declared wire is narrower, else 0 */
 } state;
 
@@ -42,6 +51,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
+    cd_table_init(&s->users, context->allocator, sizeof(bucket_users));
     cd_table_init(&s->calls, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
@@ -66,7 +76,11 @@ static void take_option(rank_facts *r, const char *text)
     else if (has_value(text, "ddp.comm_hook")) r->replaces_hook = true;
     if (has_value(text, "join.enable")) r->joins = true;
     /* A static graph overrides the search for unused parameters (STA-02). */
-    if (has_value(text, "ddp.static_graph")) r->find_unused = false;
+    if (has_value(text, "ddp.static_graph")) {
+        r->find_unused = false;
+        r->is_static = true;
+    }
+    if (has_value(text, "ddp.skip_all_reduce_unused_params")) r->skips_unused = true;
 }
 
 static void report_no_sync(state *s, const cddp_event *e, rank_facts *r, const char *what)
@@ -108,6 +122,21 @@ static void take_hook(state *s, rank_facts *r, const cddp_event *e)
     }
 }
 
+/* Marked, launched or left out: what this rank knows of the bucket's parameters when it goes. */
+static void take_use(state *s, rank_facts *r, const cddp_event *e, int64_t bucket)
+{
+    bucket_users *users = cd_table_add(&s->users, CD_KEY(e->rank, bucket));
+    if (users == NULL || !r->skips_unused || r->is_static) return;
+    if (e->kind == CDDP_EV_mark_ready) {
+        users->marked++;
+        users->used += !e->as.mark_ready.unused;
+        return;
+    }
+    if (e->kind == CDDP_EV_bucket_skip) r->skipped++;
+    else if (users->marked > 0 && users->used == 0) r->not_skipped++;
+    *users = (bucket_users){0, 0};
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
@@ -134,6 +163,7 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_bucket_launch:
         if (e->as.bucket_launch.shadow) break;
         r->launches++;
+        take_use(s, r, e, e->as.bucket_launch.bucket);
         if (!r->is_armed && !r->last_sync) report_no_sync(s, e, r, "a bucket is launched after a forward inside it");
         break;
     case CDDP_EV_backward_end:
@@ -143,6 +173,12 @@ static void event(void *self, const cddp_event *e)
         } else if (!r->last_sync) {
             r->silent_backwards++;
         }
+        break;
+    case CDDP_EV_mark_ready:
+        take_use(s, r, e, e->as.mark_ready.bucket);
+        break;
+    case CDDP_EV_bucket_skip:
+        take_use(s, r, e, e->as.bucket_skip.bucket);
         break;
     case CDDP_EV_used_local:
         r->has_map = true;
@@ -189,13 +225,15 @@ static void judge_rank(state *s, const rank_facts *r)
         {"join", "a notification per iteration", r->joins, r->has_armed, r->has_notified},
         {"the hook's declared wire dtype", "fewer bytes on the wire than in the bucket",
          r->wide_calls + r->narrow_calls > 0, true, r->wide_calls == 0},
+        {"skip_all_reduce_unused_params", "no launch of a bucket whose parameters are all unused", r->skips_unused,
+         r->skipped + r->not_skipped > 0, r->not_skipped == 0},
         {"no_sync", "backwards that launch nothing", r->silent_backwards > 0, true, !r->told_no_sync},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         if (!rows[i].is_on || !rows[i].is_due) continue;
         if (rows[i].is_seen)
             cd_scribe_exercise(&s->scribe, "%s: %s", rows[i].setting, rows[i].effect);
-        else if (i < 5)
+        else if (i < 6)
             report_idle(s, r, rows[i].setting, rows[i].effect);
     }
 }
@@ -206,6 +244,7 @@ static void end(void *self)
     if (s == NULL) return;
     for (size_t i = 0; i < s->ranks.count; i++) judge_rank(s, cd_ranks_find(&s->ranks, (uint32_t)i));
     cd_ranks_fini(&s->ranks);
+    cd_table_fini(&s->users);
     cd_table_fini(&s->calls);
     cd_check_end(s);
 }
@@ -213,7 +252,7 @@ static void end(void *self)
 static const uint16_t kinds[] = {CDDP_EV_rank_begin,    CDDP_EV_option,        CDDP_EV_wrap,         CDDP_EV_no_sync,
                                  CDDP_EV_forward_begin, CDDP_EV_bucket_launch, CDDP_EV_backward_end, CDDP_EV_used_local,
                                  CDDP_EV_buffer_sync,   CDDP_EV_join_notify,   CDDP_EV_policy,       CDDP_EV_hook_call,
-                                 CDDP_EV_hook_done};
+                                 CDDP_EV_hook_done,     CDDP_EV_mark_ready,    CDDP_EV_bucket_skip};
 
 CD_CHECK_TABLE(meta, "I-META", "accepted settings have their effect",
                "Every accepted setting has its observable effect; the checker itself is sound on clean programs and "

@@ -91,15 +91,14 @@ static uint32_t judged_ranks(const cd_tally *tally)
     return count;
 }
 
-/* A tensor that is no variable is named at the head of its comparison's text: "out.weight: 56 of 64 …". */
-static const char *split_name(const cd_tally_entry *entry, char *name, size_t name_bytes)
+const char *cd_compare_split_name(const char *words, char *name, size_t name_bytes)
 {
-    const char *colon = strstr(entry->words, ": ");
+    const char *colon = strstr(words, ": ");
     if (colon == NULL) {
         snprintf(name, name_bytes, "a tensor");
-        return entry->words;
+        return words;
     }
-    snprintf(name, name_bytes, "%.*s", (int)(colon - entry->words), entry->words);
+    snprintf(name, name_bytes, "%.*s", (int)(colon - words), words);
     return colon + 2;
 }
 
@@ -144,7 +143,7 @@ bool cd_tally_get(const cd_tally *tally, cd_scribe *scribe, size_t index, cddp_f
     const char *name = is_buffer ? cd_scribe_get_buffer(scribe, c->param) : cd_scribe_get_parameter(scribe, c->param);
     if (!is_buffer) cd_finding_set_parameter(scribe, &f, c->param);
     if (c->param < 0) {
-        words = split_name(entry, f.parameter, sizeof f.parameter);
+        words = cd_compare_split_name(entry->words, f.parameter, sizeof f.parameter);
         name = f.parameter;
     }
     CD_SAY(f.title, "%s: %s differs from the %s: %s", everybody ? "all ranks" : who, name, cd_link_words(c->link),

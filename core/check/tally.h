@@ -29,4 +29,6 @@ void cd_tally_fini(cd_tally *tally);
 void cd_tally_push(cd_tally *tally, const cddp_event *event);
 /* The i-th entry as a finding, wording included; false past the end. */
 bool cd_tally_get(const cd_tally *tally, cd_scribe *scribe, size_t index, cddp_finding *finding);
+/* A tensor that is no variable is named at the head of its comparison's text, "out.weight: 56 of 64 …": fills in the name, returns the rest. */
+const char *cd_compare_split_name(const char *words, char *name, size_t name_bytes);
 const char *cd_link_words(int64_t link); /* "single-process gradient" */

@@ -45,15 +45,17 @@ void cd_host_set(const cddp_tensor *t, int64_t i, double value)
     cd_element_set(t->dtype, (char *)t->storage + (size_t)(t->offset + i) * cddp_dtype_bytes(t->dtype), value);
 }
 
-void cd_host_add(cd_host_sums *sums, const cddp_tensor *flat)
+void cd_host_add(cd_host_sums *sums, int64_t place, double x)
+{
+    sums->sum += cd_host_sign(place) * x;
+    sums->magnitude += fabs(x);
+    sums->count++;
+}
+
+void cd_host_add_all(cd_host_sums *sums, int64_t first_place, const cddp_tensor *flat)
 {
     int64_t numel = cddp_tensor_numel(flat);
-    for (int64_t i = 0; i < numel; i++) {
-        double x = cd_host_get(flat, i);
-        sums->sum += x;
-        sums->magnitude += fabs(x);
-    }
-    sums->count += numel;
+    for (int64_t i = 0; i < numel; i++) cd_host_add(sums, first_place + i, cd_host_get(flat, i));
 }
 
 double cd_host_sign(int64_t i)
@@ -71,42 +73,19 @@ double cd_host_least(cddp_dtype dtype)
     return dtype == CDDP_F64 ? 0x1p-1074 : dtype == CDDP_F32 ? 0x1p-150 : dtype == CDDP_F16 ? 0x1p-25 : 0x1p-134;
 }
 
-void cd_mean_law_send(cd_mean_law *law, int64_t place, double x)
-{
-    law->sent += cd_host_sign(place) * x;
-    law->magnitude += fabs(x);
-    law->sent_count++;
-}
-
-void cd_mean_law_send_all(cd_mean_law *law, int64_t place, const cddp_tensor *flat)
-{
-    int64_t numel = cddp_tensor_numel(flat);
-    for (int64_t i = 0; i < numel; i++) cd_mean_law_send(law, place + i, cd_host_get(flat, i));
-}
-
-void cd_mean_law_have(cd_mean_law *law, int64_t place, const cddp_tensor *result)
-{
-    int64_t numel = cddp_tensor_numel(result);
-    for (int64_t i = 0; i < numel; i++) {
-        double x = cd_host_get(result, i);
-        law->has += cd_host_sign(place + i) * x;
-        law->has_magnitude += fabs(x);
-    }
-    law->has_count += numel;
-}
-
 /* Per element: W - 1 additions and a division, before or after them, round W times; u of the sum's dtype each, or its smallest step W times.
 ** Then the result is rounded to its own dtype. Over the ranks that is γ(W)·Σ|sent| and u·(1 + γ(W))·Σ|sent| at most, of which each rank
 ** states its own part; and the sums here round in f64. */
-void cd_mean_law_state(const cd_mean_law *law, const cd_mean_law_of *of, cddp_tracer *tracer)
+void cd_mean_law_state(const cd_mean_law *law, cddp_tracer *tracer)
 {
-    double w = (double)of->world_size, units = w * cd_host_unit(of->sum), gamma = units < 1 ? units / (1 - units) : INFINITY;
-    double part = (1 + gamma) * (1 + cd_host_unit(of->result)) - 1, count = (double)law->has_count;
-    double bound = part * law->magnitude + count * (w * cd_host_least(of->sum) + cd_host_least(of->result)) +
-                   0x1p-52 * ((double)law->sent_count * law->magnitude + count * law->has_magnitude);
-    bool can_say = isfinite(bound) && isfinite(law->has); /* an overflow is I-RANGE's */
-    cddp_law stated = {"what all ranks sent, divided by their number, is what all of them have: signed sums", of->bucket, can_say ? law->has : 0,
-                       can_say ? law->sent : 0, can_say ? bound : INFINITY, true};
+    const cd_host_sums *sent = law->sent, *has = law->has;
+    double w = (double)law->world_size, units = w * cd_host_unit(law->sum), gamma = units < 1 ? units / (1 - units) : INFINITY;
+    double part = (1 + gamma) * (1 + cd_host_unit(law->result)) - 1, count = (double)has->count;
+    double bound = part * sent->magnitude + count * (w * cd_host_least(law->sum) + cd_host_least(law->result)) +
+                   0x1p-52 * ((double)sent->count * sent->magnitude + count * has->magnitude);
+    bool can_say = isfinite(bound) && isfinite(has->sum); /* an overflow is I-RANGE's */
+    cddp_law stated = {"what all ranks sent, divided by their number, is what all of them have: signed sums", law->bucket,
+                       can_say ? has->sum : 0, can_say ? sent->sum : 0, can_say ? bound : INFINITY, true};
     cddp_tracer_law(tracer, &stated);
 }
 

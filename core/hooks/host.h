@@ -25,37 +25,30 @@ cddp_status cd_host_refuse(const cddp_grad_bucket *bucket, const char *name, con
 double cd_host_get(const cddp_tensor *t, int64_t i);
 void cd_host_set(const cddp_tensor *t, int64_t i, double value);
 
-typedef struct cd_host_sums {
-    double sum, magnitude; /* Σ x and Σ |x|, elements 0, 1, 2, … in f64 */
-    int64_t count;
-} cd_host_sums;
-void cd_host_add(cd_host_sums *sums, const cddp_tensor *flat);
-
 /* 1 or -1, fixed and arbitrary: in a sum with such signs errors are not likely to cancel. */
 double cd_host_sign(int64_t i);
+
+/* Σ ±x, with the signs of places in a bucket, and Σ |x|, in f64: what is missing and what is in the wrong place show alike. */
+typedef struct cd_host_sums {
+    double sum, magnitude;
+    int64_t count;
+} cd_host_sums;
+void cd_host_add(cd_host_sums *sums, int64_t place, double x);
+void cd_host_add_all(cd_host_sums *sums, int64_t first_place, const cddp_tensor *flat);
 
 /* Half a unit in the last place of 1, and half the smallest subnormal, of a floating dtype. */
 double cd_host_unit(cddp_dtype dtype);
 double cd_host_least(cddp_dtype dtype);
 
-/* What all ranks sent, divided by their number, is what each of them has: the law of hooks that add up shares of their own. Sums are signed
-** by place, so that a share in the wrong place is as visible as a missing one. */
+/* What all ranks sent, divided by their number, is what each of them has: the law of hooks that add up shares of their own. Shares are
+** added in `sum`, the result is a `result`. Every rank states it, a joined one too. */
 typedef struct cd_mean_law {
-    double sent, magnitude; /* Σ ±x and Σ |x| of what this rank sent */
-    double has, has_magnitude;
-    int64_t sent_count, has_count;
-} cd_mean_law;
-void cd_mean_law_send(cd_mean_law *law, int64_t place, double x);
-/* The elements of a flat tensor, from a place on. */
-void cd_mean_law_send_all(cd_mean_law *law, int64_t place, const cddp_tensor *flat);
-void cd_mean_law_have(cd_mean_law *law, int64_t place, const cddp_tensor *result);
-/* Shares are added in `sum`, the result is a `result`. Every rank states it, a joined one too. */
-typedef struct cd_mean_law_of {
     int64_t bucket;
     uint32_t world_size;
     cddp_dtype sum, result;
-} cd_mean_law_of;
-void cd_mean_law_state(const cd_mean_law *law, const cd_mean_law_of *of, cddp_tracer *tracer);
+    const cd_host_sums *sent, *has;
+} cd_mean_law;
+void cd_mean_law_state(const cd_mean_law *law, cddp_tracer *tracer);
 
 /* A block that grows and is kept. */
 typedef struct cd_host_memory {

@@ -5,7 +5,7 @@
 **
 **     gradient + old error  =  output + new error
 **
-** and therefore also for the sums over a bucket. The hook computes both sides apart from each other, from what it was
+** and therefore also for the sums over a bucket, with signs by place, so that what went to a neighbour shows too. The hook computes both sides apart from each other, from what it was
 ** given and from what it left behind. Each element is rounded twice on the way, when the error is added and when the
 ** output is taken off; everything else is exact, because the result of a subtraction is what is stored. So the sums may
 ** differ by u·Σ|corrected| + u·Σ|new error| and twice the smallest step per element.
@@ -40,7 +40,7 @@ static void add_errors(const cd_low_rank *s, const cddp_grad_bucket *bucket, cd_
     for (uint32_t k = 0; k < bucket->parameter_count; k++) {
         uint32_t parameter = bucket->parameter_ids[k];
         if (parameter >= s->slot_count || s->slots[parameter].error.device == NULL) continue;
-        cd_host_add(sums, &s->slots[parameter].error);
+        cd_host_add_all(sums, bucket->offsets[k], &s->slots[parameter].error);
     }
 }
 
@@ -52,9 +52,9 @@ static bool states_law(const cd_low_rank *s, const cddp_grad_bucket *bucket)
 
 void cd_low_rank_law_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket)
 {
-    cd_host_sums in = {0.0, 0.0, 0};
+    cd_host_sums in = {.count = 0};
     if (!states_law(s, bucket)) return;
-    cd_host_add(&in, &bucket->buffer);
+    cd_host_add_all(&in, 0, &bucket->buffer);
     add_errors(s, bucket, &in);
     job->law_right = in.sum;
     job->law_magnitude = in.magnitude;
@@ -62,13 +62,13 @@ void cd_low_rank_law_begin(const cd_low_rank *s, cd_low_rank_job *job, const cdd
 
 void cd_low_rank_law_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket)
 {
-    cd_host_sums owed = {0.0, 0.0, 0}, out = {0.0, 0.0, 0};
+    cd_host_sums owed = {.count = 0}, out = {.count = 0};
     if (!states_law(s, bucket) || !isfinite(job->law_right)) return; /* an overflow is I-RANGE's */
     add_errors(s, bucket, &owed);
-    cd_host_add(&out, &bucket->buffer);
+    cd_host_add_all(&out, 0, &bucket->buffer);
     double unit = cd_host_unit(bucket->buffer.dtype), least = cd_host_least(bucket->buffer.dtype);
     double sums = 0x1p-52 * (double)(out.count + owed.count) * (job->law_magnitude + out.magnitude + owed.magnitude);
-    cddp_law law = {"gradient + old error = output + new error, summed over the bucket", (int64_t)bucket->index, out.sum + owed.sum,
+    cddp_law law = {"gradient + old error = output + new error, signed sums over the bucket", (int64_t)bucket->index, out.sum + owed.sum,
                     job->law_right, unit * (job->law_magnitude + owed.magnitude) + 2.0 * (double)out.count * least + sums, false};
     cddp_tracer_law(s->tracer, &law);
 }
@@ -80,29 +80,28 @@ static bool states_rest(const cd_low_rank *s, const cd_low_rank_job *job, const 
     return s->tracer != NULL && !s->batched && job->rest_count > 0 && cd_host_can_look(bucket->buffer.device);
 }
 
-static cddp_tensor rest_slice(const cd_low_rank_job *job, const cddp_grad_bucket *bucket, uint32_t i)
+static void add_rest(const cd_low_rank_job *job, const cddp_grad_bucket *bucket, cd_host_sums *sums)
 {
-    return cddp_tensor_slice(&bucket->buffer, bucket->offsets[job->rest[i]], bucket->lengths[job->rest[i]]);
+    for (uint32_t i = 0; i < job->rest_count; i++) {
+        uint32_t k = job->rest[i];
+        cddp_tensor slice = cddp_tensor_slice(&bucket->buffer, bucket->offsets[k], bucket->lengths[k]);
+        cd_host_add_all(sums, bucket->offsets[k], &slice);
+    }
 }
 
 void cd_low_rank_rest_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket)
 {
-    job->rest_law = (cd_mean_law){.sent = 0.0};
-    for (uint32_t i = 0; i < job->rest_count && states_rest(s, job, bucket); i++) {
-        cddp_tensor slice = rest_slice(job, bucket, i);
-        cd_mean_law_send_all(&job->rest_law, bucket->offsets[job->rest[i]], &slice);
-    }
+    job->rest_sent = (cd_host_sums){.count = 0};
+    if (states_rest(s, job, bucket)) add_rest(job, bucket, &job->rest_sent);
 }
 
-void cd_low_rank_rest_end(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket)
+void cd_low_rank_rest_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket)
 {
     if (!states_rest(s, job, bucket)) return;
-    for (uint32_t i = 0; i < job->rest_count; i++) {
-        cddp_tensor slice = rest_slice(job, bucket, i);
-        cd_mean_law_have(&job->rest_law, bucket->offsets[job->rest[i]], &slice);
-    }
-    const cd_mean_law_of of = {(int64_t)bucket->index, s->world_size, bucket->buffer.dtype, bucket->buffer.dtype};
-    cd_mean_law_state(&job->rest_law, &of, s->tracer);
+    cd_host_sums has = {.count = 0};
+    add_rest(job, bucket, &has);
+    const cd_mean_law law = {(int64_t)bucket->index, s->world_size, bucket->buffer.dtype, bucket->buffer.dtype, &job->rest_sent, &has};
+    cd_mean_law_state(&law, s->tracer);
 }
 
 /* ---- projection ---- */

@@ -46,7 +46,7 @@ typedef struct cd_low_rank_job {
     size_t slot_capacity;
     double law_right, law_magnitude; /* low_rank_law.c: what went in, and Σ|…| of it */
     double projected, projected_bound; /* what went in, along P, and what rounding may make of it */
-    cd_mean_law rest_law;              /* of what stays uncompressed */
+    cd_host_sums rest_sent;            /* what travels uncompressed */
 } cd_low_rank_job;
 
 struct cd_low_rank {
@@ -96,7 +96,7 @@ void cd_low_rank_law_begin(const cd_low_rank *s, cd_low_rank_job *job, const cdd
 void cd_low_rank_law_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket);
 /* States that what travels uncompressed comes back as its mean: begin before it is sent, end when it is back in the bucket. */
 void cd_low_rank_rest_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket);
-void cd_low_rank_rest_end(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket);
+void cd_low_rank_rest_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket);
 /* States that the output is the mean's projection on the columns of P: begin when P is orthonormal and matrices are still what this
 ** rank brings, end when they are the output. */
 void cd_low_rank_projection_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket);

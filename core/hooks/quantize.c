@@ -33,7 +33,7 @@ typedef struct job {
     cd_flat rows, all_rows;   /* (rows), (W · rows) cd_quantizer, as f32 */
     cd_flat codes, all_codes; /* (rows · length), (W · rows · length) */
     int64_t row_count, length;
-    cd_mean_law law;
+    cd_host_sums sent; /* of the decoded codes */
 } job;
 
 typedef struct quantize {
@@ -137,7 +137,7 @@ static void encode_rows(job *j, int64_t numel, double *excess, double *slack)
     cd_quantizer *rows = j->rows.tensor.storage;
     uint8_t *codes = j->codes.tensor.storage;
     *excess = *slack = 0.0;
-    j->law = (cd_mean_law){.sent = 0.0};
+    j->sent = (cd_host_sums){.count = 0};
     for (int64_t r = 0; r < j->row_count; r++) {
         const float *row = values + r * j->length;
         rows[r] = cd_quantizer_observe(row, j->length);
@@ -145,7 +145,7 @@ static void encode_rows(job *j, int64_t numel, double *excess, double *slack)
             uint8_t code = codes[r * j->length + i] = cd_quantizer_encode(rows[r], row[i]);
             double decoded = (double)cd_quantizer_decode(rows[r], code);
             double error = fabs((double)row[i] - decoded), half = (double)rows[r].scale / 2.0;
-            if (r * j->length + i < numel) cd_mean_law_send(&j->law, r * j->length + i, decoded);
+            if (r * j->length + i < numel) cd_host_add(&j->sent, r * j->length + i, decoded);
             if (error - half > *excess) *excess = error - half;
             if (half * 0x1p-13 > *slack) *slack = half * 0x1p-13;
         }
@@ -220,9 +220,10 @@ static cddp_status decode(void *self, cddp_grad_bucket *bucket, cddp_future *fut
     CD_TRY(sum.device->divide(&sum, &sum, q->world_size, NULL, err));
     CD_TRY(bucket->buffer.device->copy(&bucket->buffer, &sum, NULL, err));
     if (q->tracer != NULL && !cd_host_is_away(sum.device)) {
-        cd_mean_law_have(&j->law, 0, &bucket->buffer);
-        const cd_mean_law_of of = {(int64_t)bucket->index, q->world_size, CDDP_F32, bucket->buffer.dtype};
-        cd_mean_law_state(&j->law, &of, q->tracer);
+        cd_host_sums has = {.count = 0};
+        cd_host_add_all(&has, 0, &bucket->buffer);
+        const cd_mean_law law = {(int64_t)bucket->index, q->world_size, CDDP_F32, bucket->buffer.dtype, &j->sent, &has};
+        cd_mean_law_state(&law, q->tracer);
     }
     future->result = bucket->buffer;
     return CDDP_OK;

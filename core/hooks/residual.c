@@ -88,7 +88,7 @@ void cd_residual_sum(const cd_residual *r, const cddp_grad_bucket *bucket, cd_ho
     for (uint32_t k = 0; k < bucket->parameter_count; k++) {
         uint32_t parameter = bucket->parameter_ids[k];
         if (parameter >= r->slot_count || r->slots[parameter].numel < 0) continue;
-        cd_host_add(sums, &r->slots[parameter].owed.tensor);
+        cd_host_add_all(sums, bucket->offsets[k], &r->slots[parameter].owed.tensor);
     }
 }
 

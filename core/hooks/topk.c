@@ -45,7 +45,7 @@ static const cd_option option_table[] = {
 typedef struct job {
     cd_flat indices, values, all_indices, all_values; /* (k), (k), (W·k), (W·k) */
     int64_t k;
-    cd_mean_law law;
+    cd_host_sums sent;
 } job;
 
 typedef struct topk {
@@ -187,33 +187,32 @@ static cddp_status reserve(topk *t, job *j, const cddp_grad_bucket *bucket, cddp
 }
 
 /* Moves the chosen elements out of the bucket; what stays there is what is owed (T2). */
-static void take_chosen(job *j, const cddp_tensor *flat, cd_host_sums *sent)
+static void take_chosen(job *j, const cddp_tensor *flat)
 {
     const int32_t *indices = j->indices.tensor.storage;
-    j->law = (cd_mean_law){.sent = 0.0};
+    j->sent = (cd_host_sums){.count = 0};
     for (int64_t i = 0; i < j->k; i++) {
-        cd_mean_law_send(&j->law, indices[i], cd_host_get(flat, indices[i]));
+        cd_host_add(&j->sent, indices[i], cd_host_get(flat, indices[i]));
         cd_host_set(&j->values.tensor, i, cd_host_get(flat, indices[i]));
         cd_host_set(flat, indices[i], 0.0);
     }
-    cd_host_add(sent, &j->values.tensor);
 }
 
-static cddp_status take(const topk *t, job *j, const cddp_tensor *flat, cd_host_sums *sent, cddp_error *err)
+static cddp_status take(const topk *t, job *j, const cddp_tensor *flat, cddp_error *err)
 {
     if (cd_host_is_away(flat->device)) return flat->device->take_largest(flat, &j->indices.tensor, &j->values.tensor, NULL, err);
     choose(flat, t->heap.block, j->k, j->indices.tensor.storage);
-    take_chosen(j, flat, sent);
+    take_chosen(j, flat);
     return CDDP_OK;
 }
 
-static void state_law(const topk *t, const cddp_grad_bucket *bucket, const cd_host_sums *in, const cd_host_sums *out)
+static void state_law(const topk *t, const job *j, const cddp_grad_bucket *bucket, const cd_host_sums *in)
 {
     if (!t->settings.error_feedback || !isfinite(in->sum)) return;
-    cd_host_sums after = *out;
+    cd_host_sums after = j->sent;
     cd_residual_sum(&t->residual, bucket, &after);
     double sums = 0x1p-52 * (double)(in->count + after.count) * (in->magnitude + after.magnitude);
-    cddp_law law = {"gradient + old debt = sent + new debt, summed over the bucket", (int64_t)bucket->index, after.sum, in->sum,
+    cddp_law law = {"gradient + old debt = sent + new debt, signed sums over the bucket", (int64_t)bucket->index, after.sum, in->sum,
                     cd_host_unit(bucket->buffer.dtype) * in->magnitude + (double)in->count * cd_host_least(bucket->buffer.dtype) + sums, false};
     cddp_tracer_law(t->tracer, &law);
 }
@@ -227,7 +226,7 @@ static void state_choice(const topk *t, const job *j, const cddp_grad_bucket *bu
     for (int64_t i = 0; i < j->k; i++) sent = fmin(sent, fabs(cd_host_get(&j->values.tensor, i)));
     cddp_law law = {"the largest elements are sent: by how much one that stays is larger", (int64_t)bucket->index,
                     kept > sent ? kept - sent : 0.0, 0.0, 0.0, false};
-    if (isfinite(j->law.magnitude)) cddp_tracer_law(t->tracer, &law);
+    if (isfinite(j->sent.magnitude)) cddp_tracer_law(t->tracer, &law);
 }
 
 static cddp_status gather(cddp_future *future, const cddp_grad_bucket *bucket, const cddp_tensor *from, const cddp_tensor *to,
@@ -266,9 +265,10 @@ static cddp_status scatter(void *self, cddp_grad_bucket *bucket, cddp_future *fu
     CD_TRY(flat->device->fill(flat, 0.0, NULL, err));
     for (uint32_t r = 0; r < t->world_size; r++) CD_TRY(add_share(j, bucket, r, err));
     if (t->tracer != NULL && cd_host_can_look(flat->device)) {
-        cd_mean_law_have(&j->law, 0, flat);
-        const cd_mean_law_of of = {(int64_t)bucket->index, t->world_size, flat->dtype, flat->dtype};
-        cd_mean_law_state(&j->law, &of, t->tracer);
+        cd_host_sums has = {.count = 0};
+        cd_host_add_all(&has, 0, flat);
+        const cd_mean_law law = {(int64_t)bucket->index, t->world_size, flat->dtype, flat->dtype, &j->sent, &has};
+        cd_mean_law_state(&law, t->tracer);
     }
     future->result = *flat;
     return CDDP_OK;
@@ -278,21 +278,21 @@ static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, 
 {
     topk *t = self;
     job *j = NULL;
-    cd_host_sums in = {0.0, 0.0, 0}, sent = {0.0, 0.0, 0};
+    cd_host_sums in = {.count = 0};
     const cddp_device *d = bucket->buffer.device;
     bool can = CD_DEVICE_HAS(d, take_largest) && CD_DEVICE_HAS(d, add_at), states = t->tracer != NULL && cd_host_can_look(d);
     CD_TRY(cd_host_refuse(bucket, "topk", can ? NULL : "take the largest elements", err));
     CD_TRY(find_job(t, bucket, &j, err));
     CD_TRY(reserve(t, j, bucket, err));
     if (states) {
-        cd_host_add(&in, &bucket->buffer);
+        cd_host_add_all(&in, 0, &bucket->buffer);
         cd_residual_sum(&t->residual, bucket, &in);
     }
     if (t->settings.error_feedback) CD_TRY(cd_residual_add(&t->residual, bucket, err));
-    CD_TRY(take(t, j, &bucket->buffer, &sent, err));
+    CD_TRY(take(t, j, &bucket->buffer, err));
     if (states) state_choice(t, j, bucket);
     if (t->settings.error_feedback) CD_TRY(cd_residual_keep(&t->residual, bucket, err));
-    if (states) state_law(t, bucket, &in, &sent);
+    if (states) state_law(t, j, bucket, &in);
     CD_TRY(gather(future, bucket, &j->indices.tensor, &j->all_indices.tensor, group, err));
     CD_TRY(gather(future, bucket, &j->values.tensor, &j->all_values.tensor, group, err));
     future->next = scatter;

@@ -121,12 +121,21 @@ static uint32_t due_at(const cd_trainer *t, uint64_t step)
     return due;
 }
 
+/* Who joined early has counted reductions that it did not close. */
+bool cd_trainer_is_before_start(const cd_trainer *t)
+{
+    return t->reductions < t->exact_reductions && !t->settings.join.enable;
+}
+
 /* The blocks over which the hook will reduce. */
 static uint32_t reduced_over(const cd_trainer *t)
 {
     uint32_t ranks = 0;
     if (t->hook != NULL && (t->hook->flags & CDDP_HOOK_NO_COMM) != 0) {
         return 1;
+    }
+    if (cd_trainer_is_before_start(t)) {
+        return t->averaging->world_size;
     }
     if (t->hook != NULL && t->hook->agreement != NULL) {
         ranks = t->hook->agreement(cddp_ddp_comm_hook_state(t->ddp));

@@ -64,6 +64,9 @@ static cd_oracle_division declared_division(const cd_trainer *t)
     if (t->divides_after || t->inner_hook != NULL) {
         return CD_ORACLE_DIVISION_ANY;
     }
+    if (cd_trainer_is_before_start(t)) {
+        return CD_ORACLE_DIVISION_TRUE;
+    }
     if (t->hook != NULL) {
         return (t->hook->flags & CDDP_HOOK_CASTS_FIRST) != 0 ? CD_ORACLE_DIVISION_CAST
                : (t->hook->flags & CDDP_HOOK_EXACT) != 0     ? CD_ORACLE_DIVISION_TRUE
@@ -72,9 +75,15 @@ static cd_oracle_division declared_division(const cd_trainer *t)
     if (ddp->batched_grad_copy) {
         return CD_ORACLE_DIVISION_TRUE;
     }
-    /* In view mode a fresh gradient takes the copy path, a kept one is divided in place (GRD-06). */
-    const bool is_fresh = t->window_first == 0 && (t->settings.train.zero_grad == 0 || t->step == 0);
-    return !ddp->gradient_as_bucket_view || is_fresh ? CD_ORACLE_DIVISION_RECIPROCAL : CD_ORACLE_DIVISION_ANY;
+    /* In view mode a fresh gradient takes the copy path, a kept one is divided in place (GRD-06): all of them after the first step of a
+    ** model that uses every parameter. */
+    const cddp_plan_train *train = &t->settings.train;
+    const bool is_fresh = t->window_first == 0 && (train->zero_grad == 0 || t->step == 0);
+    const bool is_kept = train->zero_grad != 0 && t->step > 0 && !train->resume && !ddp->find_unused_parameters && !ddp->static_graph;
+    if (!ddp->gradient_as_bucket_view || is_fresh) {
+        return CD_ORACLE_DIVISION_RECIPROCAL;
+    }
+    return is_kept ? CD_ORACLE_DIVISION_TRUE : CD_ORACLE_DIVISION_ANY;
 }
 
 /* A cast is bounded by the rounding of its wire (HK-03), unless what it wraps is lossy itself; other lossy hooks state
@@ -83,6 +92,9 @@ static bool hook_is_judged_by_its_law(const cd_trainer *t)
 {
     const uint32_t lawful = CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM;
     const bool is_cast = t->wire != CDDP_DTYPE_COUNT;
+    if (cd_trainer_is_before_start(t)) {
+        return false;
+    }
     return (t->hook != NULL && !is_cast && (t->hook->flags & lawful) != 0) ||
            (t->inner_hook != NULL && (t->inner_hook->flags & lawful) != 0);
 }
@@ -149,6 +161,7 @@ static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_err
 cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro, cddp_error *err)
 {
     CD_TRY(judge_gradients(t, micro, err));
+    t->reductions++;
     t->window_first = micro->place.micro_step + 1;
     if (t->oracle != NULL) {
         CD_TRY(cd_oracle_begin_step(t->oracle, micro->place.step, t->views, t->grad_views, err));
@@ -339,6 +352,7 @@ cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err
 {
     if (!t->has_stepped) {
         CD_TRY(judge_gradients(t, last, err));
+        t->reductions++;
         CD_TRY(cd_trainer_update(t, last, err));
     }
     CD_TRY(cd_trainer_average(t, err));

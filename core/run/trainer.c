@@ -186,6 +186,7 @@ static cddp_status register_hook(cd_trainer *t, cddp_error *err)
     cd_choose_hook(&t->settings, &chosen);
     t->hook = t->inner_hook = NULL;
     t->wire = CDDP_DTYPE_COUNT;
+    t->exact_reductions = cd_chosen_hook_exact_reductions(planned);
     t->divides_after = cd_trainer_steps_in_backward(t);
     declare_mixed_precision(t);
     if (planned->name == NULL) {

@@ -89,6 +89,8 @@ typedef struct cd_trainer {
     bool has_stepped;         /* the step was taken, or given up, inside the micro-step */
     uint32_t step;
     uint32_t window_first;    /* first micro-step since the last reduction of this step */
+    uint64_t reductions;       /* so far, also before a resume */
+    uint64_t exact_reductions; /* the first ones, which are the allreduce hook's whatever the hook is (chosen_hook.h) */
 } cd_trainer;
 
 cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **trainer, cddp_error *err) CDDP_MUST_CHECK;
@@ -168,6 +170,8 @@ void cd_trainer_close_averager(cd_trainer *t);
 void cd_trainer_tell_agreement(cd_trainer *t);
 /* Whether an averager is in force and the hook says over which blocks it averages: of this rank's, the first rank and the size. */
 bool cd_trainer_has_block(const cd_trainer *t, uint32_t *first, uint32_t *ranks);
+/* Whether the hook still does exactly what the allreduce hook does. */
+bool cd_trainer_is_before_start(const cd_trainer *t);
 cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 /* LSG-04: its step is the one number that a checkpoint keeps. */
 cddp_status cd_trainer_save_averager(const cd_trainer *t, const cddp_state_writer *writer, cddp_error *err) CDDP_MUST_CHECK;

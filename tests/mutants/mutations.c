@@ -152,6 +152,15 @@ static bool mutate_meta_no_used_map(cddp_event *e)
     return e->kind != CDDP_EV_used_local && e->kind != CDDP_EV_used_global;
 }
 
+/* Another option takes the place of one that the fixture has no use for, and nobody uses what is in bucket 0. */
+static bool mutate_meta_unused_bucket_launched(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_option && e->text != NULL && strcmp(e->text, "ddp.static_graph=false") == 0)
+        e->text = "ddp.skip_all_reduce_unused_params=true";
+    if (e->kind == CDDP_EV_mark_ready && e->as.mark_ready.bucket == 0) e->as.mark_ready.unused = 1;
+    return true;
+}
+
 static bool mutate_life_works_left(cddp_event *e)
 {
     if (at(e, CDDP_EV_group_close, 2, ANY)) e->as.group_close.outstanding = 2;
@@ -245,6 +254,12 @@ static bool mutate_bufeq_wrong_root(cddp_event *e)
 
 /* Everybody leaves it out, so that nobody waits. */
 static bool mutate_bufeq_left_out(cddp_event *e) { return !at(e, CDDP_EV_buffer_sync, ANY, 1); }
+
+static bool mutate_bufeq_out_of_turn(cddp_event *e)
+{
+    if (at(e, CDDP_EV_forward_end, ANY, 0)) e->as.forward_end.prepared = 0;
+    return true;
+}
 
 static bool mutate_bufeq_wrong_authority(cddp_event *e)
 {
