@@ -232,6 +232,28 @@ LAB(hook, result_is_used_verbatim, 3) /* HOOK-08, TI-D-08 */
     CHECK(lane_value(l, 0) == 7.0);
 }
 
+/* A result in memory of the hook's own reaches gradients that are views, which stay where they are. */
+static float elsewhere[LAB_RANKS][2];
+static cddp_status answer_elsewhere(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    (void)self, (void)err;
+    float *own = elsewhere[cddp_group_rank(group)];
+    const int64_t numel = cddp_tensor_numel(&bucket->buffer);
+    own[0] = own[1] = 5.0f;
+    future->result = cddp_tensor_of(bucket->buffer.device, own, 0, CDDP_F32, &numel, 1);
+    return CDDP_OK;
+}
+LAB(hook, result_in_other_memory_reaches_views, 2)
+{
+    static const cddp_hook other = {.size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = "other", .run = answer_elsewhere};
+    l->options.gradient_as_bucket_view = true;
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, &other, NULL, NULL, &l->err));
+    lane_iterate(l, 1.0);
+    CHECK(lane_value(l, 0) == 5.0 && l->grads[0].value.storage != elsewhere[cddp_group_rank(l->group)]);
+}
+
 /* TI-D-19: stages. Sum, then × 10, then a second sum over ranks, then ÷ 2: for gradients 1, W=2: 1·2·10·2/2 = 20. */
 static cddp_status last_stage(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
 {
@@ -296,5 +318,5 @@ TEST_MAIN(ROW(fp16_compress, gives_the_golden_table), ROW(fp16_compress, wrapped
           ROW(bf16_compress, casts_then_divides_then_sums), ROW(allreduce, truly_divides), ROW(noop, leaves_gradients_local),
           ROW(hook, is_called_in_bucket_order_and_nothing_is_divided), ROW(hook, is_named_in_the_log),
           ROW(hook, sees_index_zero_in_the_first_pass_of_a_static_graph), ROW(hook, sees_channels_last_gradients_permuted),
-          ROW(hook, result_is_used_verbatim), ROW(hook, stages_of_all_buckets_advance_in_rounds),
+          ROW(hook, result_is_used_verbatim), ROW(hook, result_in_other_memory_reaches_views), ROW(hook, stages_of_all_buckets_advance_in_rounds),
           ROW(hook, every_row_of_the_table_is_found_by_its_name_and_is_acceptable))
