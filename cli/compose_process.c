@@ -93,7 +93,7 @@ static cddp_status wire_send(rank_side *s, cddp_error *err)
     return CDDP_OK;
 }
 
-/* No event is between two flushes only where none was told since a wait; the iteration is then kept with the next one. */
+/* Where nothing was told since a wait there is no record to mark; the iteration is then stored with the next one. */
 static cddp_status wire_flush(void *self, cddp_error *err)
 {
     rank_side *s = self;
