@@ -115,11 +115,26 @@ static void put_rank_failures(cd_text *text, const cddp_rank_result *results, ui
     }
 }
 
+/* A rank that had no memory says nothing about its backend, nor do those that then waited for it. NULL: all had enough. */
+static const cddp_rank_result *find_starved(const cddp_rank_result *results, uint32_t ranks)
+{
+    for (uint32_t r = 0; r < ranks; r++)
+        if (results[r].end == CDDP_RANK_RETURNED && results[r].status == CDDP_E_NOMEM) return &results[r];
+    return NULL;
+}
+
 static int report(const card *c, const cddp_rank_result *results, uint32_t ranks)
 {
     uint32_t failed = 0, cases = 0, lines = 0;
     bool all_returned = true, verbose = cd_args_has(c->cli->args, CD_OPTION_verbose);
+    const cddp_rank_result *starved = find_starved(results, ranks);
     cd_text text;
+    if (starved != NULL) {
+        cddp_error err = CDDP_ERROR_INIT;
+        (void)cd_fail(&err, CDDP_E_NOMEM, "backend %s was not judged: rank %u of %" PRIu32 ": %s; what ranks gather grows with their square",
+                      c->backend, (unsigned)(starved - results), ranks, starved->error.message);
+        return cd_cli_fail(c->cli, &err);
+    }
     cd_text_init(&text, c->cli->color_out);
     for (uint32_t r = 0; r < ranks; r++) all_returned = all_returned && results[r].end == CDDP_RANK_RETURNED && results[r].status == CDDP_OK;
     for (int op = 0; op < CDDP_OP_COUNT; op++) {
@@ -140,6 +155,13 @@ static int report(const card *c, const cddp_rank_result *results, uint32_t ranks
                 cd_text_wrap(&text, l->first, 12, 110);
             }
         }
+    }
+    if (!all_returned && cd_interrupt_requested()) {
+        cd_text_style(&text, CD_STYLE_YELLOW, "inconclusive");
+        cd_text_printf(&text, "  backend %s: interrupted after %" PRIu32 " cases\n", c->backend, cases);
+        int exit_code = cd_cli_write(c->cli, &text, CD_EXIT_INCONCLUSIVE);
+        cd_text_fini(&text);
+        return exit_code;
     }
     put_rank_failures(&text, results, ranks);
     bool good = failed == 0 && all_returned && lines > 0;
@@ -173,7 +195,7 @@ static cddp_status run_card(card *c, uint64_t ranks, cddp_rank_result *results, 
     CD_TRY_OUT(make_plan(c, ranks, &plan, err));
     CD_TRY_OUT(cd_plugins_need_backend((cd_cli *)(uintptr_t)c->cli, c->backend, err));
     cd_compose_options options = {.plan = plan, .registry = c->cli->registry, .level = CDDP_TRACE_ORDER, .node = getenv("CDDP_NODE"),
-                                  .origin = &c->cli->origin};
+                                  .origin = &c->cli->origin, .interrupted = cd_interrupt_requested};
     CD_TRY_OUT(cd_compose_open(&options, &compose, err));
     cd_compose_fill(compose, &run);
     if (run.relay != NULL) run.relay->target = &c->sink;

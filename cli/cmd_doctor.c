@@ -43,10 +43,10 @@ static void try_backend(cd_cli *cli, const char *backend, uint64_t run, char *wo
     if (status == CDDP_OK) status = cd_session_run_plan(&session, plan, &result, &err);
     if (status != CDDP_OK)
         snprintf(words, bytes, "%s", err.message);
-    else if (result.exit_code == CD_EXIT_FINDINGS || !result.judged)
-        snprintf(words, bytes, "%s", result.reason);
     else if (result.rank_count > 0)
         snprintf(words, bytes, "rank %u %s: %s", result.ranks[0].rank, result.ranks[0].end, result.ranks[0].message);
+    else if (result.exit_code == CD_EXIT_FINDINGS || !result.judged)
+        snprintf(words, bytes, "%s", result.summary);
     cddp_plan_destroy(plan);
     cd_result_fini(&result);
 }

@@ -47,6 +47,8 @@ function(expect_words code words)
   endif()
 endfunction()
 expect_words(1 "FAILED  allreduce" ${prefix}/bin/cddp-verify backend-conformance dummy -n 2 --plugin ${WORK}/dummy/dummy_backend.so)
+expect_words(0 "no     dummy       rank 0 returned: backend dummy does not implement" ${prefix}/bin/cddp-verify doctor
+  --plugin ${WORK}/dummy/dummy_backend.so)
 expect_words(1 "does not implement" ${prefix}/bin/cddp-verify ${SCENARIOS}/gan_unused_params.toml --backend dummy
   --plugin ${WORK}/dummy/dummy_backend.so)
 expect_words(2 "unknown backend 'dummy'" ${prefix}/bin/cddp-verify backend-conformance dummy -n 2)

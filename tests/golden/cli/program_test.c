@@ -580,6 +580,18 @@ TEST(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment)
     program_close(&p);
 }
 
+/* The simulated world has so much memory and no more: that says nothing about a backend. */
+TEST(program, a_battery_without_memory_accuses_nobody)
+{
+    cd_program p;
+    program_open(&p);
+    program_run(&p, "backend-conformance sim -n 64");
+    assert_int_equal(p.exit_code, 3);
+    assert_string_equal(p.out, "");
+    assert_contains(p.err, "backend sim was not judged: rank ");
+    program_close(&p);
+}
+
 TEST(program, an_interrupt_ends_with_what_is_known)
 {
     cd_program p;
@@ -691,5 +703,5 @@ TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
           ROW(program, the_log_goes_to_standard_error),
           ROW(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment),
           ROW(program, a_name_that_the_model_or_the_registry_lacks_is_refused_at_its_place_before_anything_runs),
-          ROW(program, an_interrupt_ends_with_what_is_known), ROW(program, explains_what_its_reports_name),
+          ROW(program, a_battery_without_memory_accuses_nobody), ROW(program, an_interrupt_ends_with_what_is_known), ROW(program, explains_what_its_reports_name),
           ROW(program, lists_every_registry), ROW(program, the_doctor_trains_on_the_built_in_backends))
