@@ -177,22 +177,6 @@ static cddp_status shape_axpy(const cddp_tensor *dst, double alpha, const cddp_t
     return is_real(dst) ? to.device->axpy(&to, alpha, &from, stream, err) : CDDP_OK;
 }
 
-static cddp_status shape_copy_many(const cddp_device *device, const cddp_copy_pair *pairs, size_t pair_count,
-                                   cddp_copy_scale scale, int64_t n, cddp_stream *stream, cddp_error *err)
-{
-    (void)device;
-    for (size_t i = 0; i < pair_count; i++) {
-        const cddp_tensor *dst = &pairs[i].dst, *src = &pairs[i].src;
-        if (scale == CDDP_COPY_PLAIN)
-            CD_TRY(shape_copy(dst, src, stream, err));
-        else if (scale == CDDP_COPY_MULTIPLY)
-            CD_TRY(shape_multiply_reciprocal(dst, src, n, stream, err));
-        else
-            CD_TRY(shape_divide(dst, src, n, stream, err));
-    }
-    return CDDP_OK;
-}
-
 static cddp_status shape_matmul(const cddp_tensor *dst, const cddp_matmul *operands, cddp_stream *stream,
                                 cddp_error *err)
 {
@@ -243,7 +227,7 @@ const cddp_device *cddp_device_shape(void)
                                       .read = shape_read,
                                       .write = shape_write,
                                       .copy = shape_copy,
-                                      .copy_many = shape_copy_many,
+                                      .copy_many = cd_view_copy_each,
                                       .fill = shape_fill,
                                       .reduce = shape_reduce,
                                       .divide = shape_divide,

@@ -229,22 +229,6 @@ static cddp_status symbol_axpy(const cddp_tensor *dst, double alpha, const cddp_
     return cd_symbol_operation_run(&o, dst, x, err);
 }
 
-static cddp_status symbol_copy_many(const cddp_device *device, const cddp_copy_pair *pairs, size_t pair_count,
-                                    cddp_copy_scale scale, int64_t n, cddp_stream *stream, cddp_error *err)
-{
-    (void)device;
-    for (size_t i = 0; i < pair_count; i++) {
-        const cddp_tensor *dst = &pairs[i].dst, *src = &pairs[i].src;
-        if (scale == CDDP_COPY_PLAIN)
-            CD_TRY(symbol_copy(dst, src, stream, err));
-        else if (scale == CDDP_COPY_MULTIPLY)
-            CD_TRY(symbol_multiply_reciprocal(dst, src, n, stream, err));
-        else
-            CD_TRY(symbol_divide(dst, src, n, stream, err));
-    }
-    return CDDP_OK;
-}
-
 static cddp_status symbol_matmul(const cddp_tensor *dst, const cddp_matmul *operands, cddp_stream *stream,
                                  cddp_error *err)
 {
@@ -309,7 +293,7 @@ const cddp_device *cddp_device_symbol(void)
                                        .read = symbol_read,
                                        .write = symbol_write,
                                        .copy = symbol_copy,
-                                       .copy_many = symbol_copy_many,
+                                       .copy_many = cd_view_copy_each,
                                        .fill = symbol_fill,
                                        .reduce = symbol_reduce,
                                        .divide = symbol_divide,

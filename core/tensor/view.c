@@ -123,6 +123,21 @@ cddp_status cd_view_check_host(const cddp_tensor *t, const void *host, size_t ho
     return CDDP_OK;
 }
 
+cddp_status cd_view_copy_each(const cddp_device *device, const cddp_copy_pair *pairs, size_t pair_count, cddp_copy_scale scale,
+                              int64_t n, cddp_stream *stream, cddp_error *err)
+{
+    for (size_t i = 0; i < pair_count; i++) {
+        const cddp_tensor *dst = &pairs[i].dst, *src = &pairs[i].src;
+        if (scale == CDDP_COPY_PLAIN)
+            CD_TRY(device->copy(dst, src, stream, err));
+        else if (scale == CDDP_COPY_MULTIPLY)
+            CD_TRY(device->multiply_reciprocal(dst, src, n, stream, err));
+        else
+            CD_TRY(device->divide(dst, src, n, stream, err));
+    }
+    return CDDP_OK;
+}
+
 cddp_status cd_view_check_inside(const cddp_tensor *t, int64_t storage_numel, const char *operation, cddp_error *err)
 {
     int64_t first = t->offset, last = t->offset;

@@ -31,6 +31,10 @@ cddp_status cd_view_check_host(const cddp_tensor *t, const void *host, size_t ho
 cddp_status cd_view_check_inside(const cddp_tensor *t, int64_t storage_numel, const char *operation, cddp_error *err);
 bool cd_dtype_is_integer(cddp_dtype dtype);
 
+/* copy_many as copies of one pair after the other, by the device's own operations: for devices that gain nothing from more. */
+cddp_status cd_view_copy_each(const cddp_device *device, const cddp_copy_pair *pairs, size_t pair_count, cddp_copy_scale scale,
+                              int64_t n, cddp_stream *stream, cddp_error *err);
+
 /* A stretch of elements whose positions in storage form an arithmetic sequence. */
 typedef struct cd_stretch {
     int64_t position; /* of the first element, in elements from the start of storage */
