@@ -28,6 +28,8 @@ typedef struct job {
     const cd_model *model;
     cddp_backend backend;
     uint32_t *all;
+    cddp_parameter *lists; /* (ranks × parameters) what ranks wrap; given back when the last one has */
+    uint32_t wrapping;     /* ranks that have not wrapped yet */
     uint32_t buckets;
     uint64_t ended_ns;
 } job;
@@ -42,13 +44,24 @@ static void die(const cddp_error *err)
     exit(EXIT_FAILURE);
 }
 
-static cddp_status iterate(cddp_rank *rank, job *j, cddp_ddp *ddp, size_t count, cddp_error *err)
+/* A layer computes its gradients together: "h.3.mlp.c_fc.weight" and "h.3.mlp.c_fc.bias". */
+static bool same_layer(const char *a, const char *b)
 {
+    const char *dot = strrchr(a, '.');
+    size_t prefix = dot != NULL ? (size_t)(dot - a) + 1 : 0;
+    return prefix > 0 && strncmp(a, b, prefix) == 0 && strchr(b + prefix, '.') == NULL;
+}
+
+static cddp_status iterate(cddp_rank *rank, job *j, cddp_ddp *ddp, cddp_error *err)
+{
+    const cd_parameter *parameters = j->model->module->parameters;
+    const size_t count = j->model->module->parameter_count;
     CD_TRY(cddp_ddp_forward_begin(ddp, true, err));
     CD_TRY(rank->ops->compute(rank, 30000000, "forward", err));
     CD_TRY(cddp_ddp_forward_end(ddp, NULL, err));
     for (size_t i = count; i-- > 0;) { /* the last layer first */
-        CD_TRY(rank->ops->compute(rank, 400000, "backward", err));
+        if (i + 1 == count || !same_layer(parameters[i + 1].name, parameters[i].name))
+            CD_TRY(rank->ops->compute(rank, 800000, "backward", err));
         CD_TRY(cddp_ddp_mark_variable_ready(ddp, i, err));
     }
     CD_TRY(cddp_ddp_backward_end(ddp, err));
@@ -67,8 +80,8 @@ static cddp_status program(cddp_rank *rank, void *argument, cddp_error *err)
     cddp_group *group = NULL;
     cddp_ddp *ddp = NULL;
     cddp_grad *grads = calloc(count, sizeof *grads);
-    cddp_parameter *parameters = calloc(count, sizeof *parameters);
-    if (grads == NULL || parameters == NULL) {
+    cddp_parameter *parameters = j->lists + rank->rank * count;
+    if (grads == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory for rank %u", rank->rank);
         goto out;
     }
@@ -90,12 +103,15 @@ static cddp_status program(cddp_rank *rank, void *argument, cddp_error *err)
     options.group = group;
     options.gradient_as_bucket_view = true;
     CD_TRY_OUT(cddp_ddp_create(&options, &ddp, err));
-    for (int i = 0; i < 2; i++) CD_TRY_OUT(iterate(rank, j, ddp, count, err)); /* the second has rebuilt buckets */
+    if (--j->wrapping == 0) { /* names are copied, tensors and slots are borrowed */
+        free(j->lists);
+        j->lists = NULL;
+    }
+    for (int i = 0; i < 2; i++) CD_TRY_OUT(iterate(rank, j, ddp, err)); /* the second has rebuilt buckets */
 out:
     cddp_ddp_destroy(ddp);
     for (size_t i = 0; grads != NULL && i < count; i++) cddp_grad_fini(&grads[i]);
     cddp_group_destroy(group);
-    free(parameters);
     free(grads);
     return status;
 }
@@ -123,9 +139,10 @@ static cost measure(size_t m, uint32_t ranks)
                                  .device = cddp_device_shape(),
                                  .prng = &prng};
     if (cd_model_create(&mo, &model, &err) != CDDP_OK) die(&err);
-    job j = {.model = model, .all = calloc(ranks, sizeof *j.all)};
+    job j = {.model = model, .all = calloc(ranks, sizeof *j.all), .wrapping = ranks};
+    j.lists = calloc(ranks * model->module->parameter_count, sizeof *j.lists);
     cddp_rank_result *results = calloc(ranks, sizeof *results);
-    if (j.all == NULL || results == NULL) exit(EXIT_FAILURE);
+    if (j.all == NULL || j.lists == NULL || results == NULL) exit(EXIT_FAILURE);
     for (uint32_t i = 0; i < ranks; i++) j.all[i] = i;
     cd_sim_config config = CD_SIM_CONFIG_INIT;
     config.world_size = ranks;
@@ -151,6 +168,7 @@ static cost measure(size_t m, uint32_t ranks)
     cd_sim_destroy(sim);
     cd_model_destroy(model);
     free(results);
+    free(j.lists);
     free(j.all);
     return c;
 }

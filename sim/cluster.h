@@ -31,6 +31,14 @@ struct cd_message {
     uint8_t channel, hosts;    /* of the sender's action */
 };
 
+/* Where a part's program stands, while its operation takes place. */
+typedef struct cd_flow {
+    cd_program program;
+    uint32_t action;
+    cddp_tensor work, source; /* flat */
+    uint64_t last_arrival_ns;
+} cd_flow;
+
 struct cd_part {
     cd_coll *coll;
     cd_member *member;
@@ -44,9 +52,6 @@ struct cd_part {
     uint64_t ordinal; /* of the rank, over all groups: what faults count */
     uint64_t posted_ns, time_ns;
     cd_sim_event end_event; /* a timed graph's end of this part; messages: it was launched, or its host has added */
-    /* The program and where it stands. */
-    cd_program program;
-    uint32_t action;
     uint32_t awaited; /* part index, UINT32_MAX: anybody; meaningful while is_blocked */
     uint8_t awaited_channel;
     bool is_blocked, has_content, is_staged, is_released;
@@ -58,8 +63,6 @@ struct cd_part {
     bool is_given_back;               /* released by its owner while a stream still holds it */
     bool is_unordered[2];             /* a planted fault: its start, its end, does not wait or is not waited for */
     uint32_t point;                   /* with stream_device: of its end on the group's stream */
-    cddp_tensor work, source; /* flat */
-    uint64_t last_arrival_ns;
     cd_message *inbox, *inbox_last;
 };
 
@@ -71,6 +74,7 @@ struct cd_coll {
     uint32_t size, arrived, ended, released, messages;
     uint32_t pair[2]; /* send and receive: members of the group */
     bool is_pair, is_executed;
+    cd_flow *flows;   /* (size) made when the first program is described, gone when all parts are released */
     uint32_t *order;  /* (size) any_order: the order in which contributions are added; NULL otherwise */
     cd_part parts[];  /* (size) */
 };
@@ -143,6 +147,7 @@ static inline bool cd_message_suits(const cd_message *message, uint32_t source, 
 {
     return source == UINT32_MAX || (message->source == source && message->channel == channel);
 }
+static inline cd_flow *cd_flow_of(const cd_part *part) { return &part->coll->flows[part->index]; }
 static inline uint32_t cd_coll_rank(const cd_coll *coll, uint32_t part)
 {
     return coll->comm->ranks[coll->is_pair ? coll->pair[part] : part];
@@ -162,11 +167,12 @@ cd_coll *cd_comm_make_coll(cd_comm *comm, uint32_t size);
 cd_coll *cd_comm_get_coll(cd_comm *comm, uint64_t ordinal); /* NULL: out of memory */
 cd_coll *cd_comm_get_pair(cd_comm *comm, const cddp_collective *what, uint32_t me, uint32_t *part);
 void cd_comm_trim(cd_comm *comm);
+void cd_coll_drop_flows(cd_coll *coll);
 void cd_comm_fail(cd_comm *comm, cddp_status status, const char *why);
 
 /* execute.c: data. Every function fails with the device's own error, or returns CDDP_OK without touching anything
 ** when there is no content. */
-void cd_part_describe_program(cd_part *part);
+bool cd_part_describe_program(cd_part *part); /* false: out of memory */
 cddp_status cd_part_prepare(cd_part *part, cddp_error *err);
 cddp_status cd_part_apply(cd_part *part, const cd_action *action, const cddp_tensor *data, int64_t count,
                           cddp_error *err);

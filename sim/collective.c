@@ -192,7 +192,10 @@ static void all_arrived(cd_sim *sim, cd_coll *coll)
         for (uint32_t i = 0; i < coll->size; i++) {
             cddp_error error = CDDP_ERROR_INIT;
             cd_part *p = &coll->parts[i];
-            cd_part_describe_program(p);
+            if (!cd_part_describe_program(p)) {
+                cd_sim_exhausted(sim);
+                return;
+            }
             if (p->state == CD_PART_STARTED && cd_part_prepare(p, &error) != CDDP_OK)
                 cd_part_end(p, error.status, "its tensors cannot be used");
         }
@@ -212,8 +215,10 @@ static void all_arrived(cd_sim *sim, cd_coll *coll)
 static void run_program(cd_sim *sim, cd_part *part)
 {
     cddp_error error = CDDP_ERROR_INIT;
-    (void)sim;
-    cd_part_describe_program(part);
+    if (!cd_part_describe_program(part)) {
+        cd_sim_exhausted(sim);
+        return;
+    }
     if (cd_part_prepare(part, &error) != CDDP_OK)
         cd_comm_fail(part->coll->comm, error.status, error.message);
     else
@@ -473,6 +478,7 @@ void cd_coll_reclaim(cd_coll *coll)
     cd_coll **link = &comm->pairs;
     while (*link != coll) link = &(*link)->next;
     *link = coll->next;
+    cd_coll_drop_flows(coll);
     coll->next = comm->free_pairs;
     comm->free_pairs = coll;
 }

@@ -114,16 +114,19 @@ void cd_staging_give(cd_sim *sim, const cddp_tensor *tensor, int64_t numel)
 
 /* ---- programs ---- */
 
-void cd_part_describe_program(cd_part *part)
+bool cd_part_describe_program(cd_part *part)
 {
     const cddp_collective *c = &part->what;
-    const cd_coll *coll = part->coll;
+    cd_coll *coll = part->coll;
+    if (coll->flows == NULL) coll->flows = cd_memory_allocate(&coll->comm->sim->memory, coll->size * sizeof *coll->flows);
+    if (coll->flows == NULL) return false;
+    cd_flow *flow = &coll->flows[part->index];
     const cddp_tensor *subject =
         c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER || c->op == CDDP_OP_RECV ? &c->output : &c->input;
     const cd_sim_config *config = &coll->comm->sim->host->config;
     int64_t numel = cd_numel(subject);
     if (c->op == CDDP_OP_ALLTOALL) numel /= coll->size;
-    part->program =
+    flow->program =
         (cd_program){.algorithm = config->algorithm,
                      .op = c->op,
                      .size = coll->size,
@@ -136,13 +139,14 @@ void cd_part_describe_program(cd_part *part)
                      .counts = c->counts,
                      .send_counts = c->send_counts};
     if (c->op == CDDP_OP_ALLREDUCE && cd_algorithm_is_ring(config->algorithm))
-        part->program.ring = cd_ring_get_segments(&part->program);
+        flow->program.ring = cd_ring_get_segments(&flow->program);
     else
-        part->program.tree = cd_tree_get_pieces(&part->program);
-    part->action = 0;
+        flow->program.tree = cd_tree_get_pieces(&flow->program);
+    flow->action = 0;
     part->is_blocked = false;
-    part->last_arrival_ns = 0;
+    flow->last_arrival_ns = 0;
     part->has_content = has_content(subject);
+    return true;
 }
 
 static bool pair_agrees(const cd_coll *coll)
@@ -192,9 +196,10 @@ bool cd_coll_agrees(const cd_coll *coll)
 
 static int64_t share_of(const cd_part *part, int64_t *begin)
 {
+    cd_flow *flow = cd_flow_of(part);
     const int64_t *counts = part->what.counts;
     int64_t equal =
-        part->what.op == CDDP_OP_REDUCE_SCATTER ? part->program.numel / part->coll->size : part->program.numel;
+        part->what.op == CDDP_OP_REDUCE_SCATTER ? flow->program.numel / part->coll->size : flow->program.numel;
     *begin = 0;
     for (uint32_t i = 0; counts != NULL && i < part->index; i++) *begin += counts[i];
     if (counts != NULL) return counts[part->index];
@@ -215,14 +220,15 @@ static cddp_status copy(const cddp_tensor *dst, int64_t dst_begin, const cddp_te
 /* A reduction starts from this member's own contribution, scaled when the operation says so. */
 static cddp_status load(cd_part *part, cddp_error *err)
 {
+    cd_flow *flow = cd_flow_of(part);
     const cddp_collective *c = &part->what;
     int64_t n = cd_numel(&c->input);
     if (c->reduce_op == CDDP_RED_PREMUL_SUM && n > 0) {
-        cddp_tensor d = cd_flat(&part->work, 0, n), s = cd_flat(&c->input, 0, n);
+        cddp_tensor d = cd_flat(&flow->work, 0, n), s = cd_flat(&c->input, 0, n);
         CD_TRY(d.device->scale(&d, &s, c->premultiplier, NULL, err));
         return CDDP_OK;
     }
-    CD_TRY(copy(&part->work, 0, &c->input, 0, n, err));
+    CD_TRY(copy(&flow->work, 0, &c->input, 0, n, err));
     return CDDP_OK;
 }
 
@@ -232,42 +238,43 @@ cddp_status cd_part_prepare(cd_part *part, cddp_error *err)
     bool is_root = c->root == part->index;
     int64_t begin = 0;
     if (!part->has_content) return CDDP_OK;
-    part->work = c->output;
-    part->source = c->output;
+    cd_flow *flow = cd_flow_of(part);
+    flow->work = c->output;
+    flow->source = c->output;
     switch (c->op) {
     case CDDP_OP_ALLREDUCE:
         return load(part, err);
     case CDDP_OP_REDUCE:
     case CDDP_OP_REDUCE_SCATTER:
         if (c->op == CDDP_OP_REDUCE_SCATTER || !is_root) {
-            CD_TRY(cd_staging_take(part->coll->comm->sim, &c->input, cd_numel(&c->input), &part->work, err));
+            CD_TRY(cd_staging_take(part->coll->comm->sim, &c->input, cd_numel(&c->input), &flow->work, err));
             part->is_staged = true;
         }
-        part->source = part->work;
+        flow->source = flow->work;
         return load(part, err);
     case CDDP_OP_ALLGATHER: {
         int64_t count = share_of(part, &begin);
-        return copy(&part->work, begin, &c->input, 0, count, err);
+        return copy(&flow->work, begin, &c->input, 0, count, err);
     }
     case CDDP_OP_GATHER: {
-        part->source = c->input;
+        flow->source = c->input;
         int64_t count = share_of(part, &begin);
-        return is_root ? copy(&part->work, begin, &c->input, 0, count, err) : CDDP_OK;
+        return is_root ? copy(&flow->work, begin, &c->input, 0, count, err) : CDDP_OK;
     }
     case CDDP_OP_SCATTER: {
-        part->source = c->input;
+        flow->source = c->input;
         int64_t count = share_of(part, &begin);
-        return is_root ? copy(&part->work, 0, &c->input, begin, count, err) : CDDP_OK;
+        return is_root ? copy(&flow->work, 0, &c->input, begin, count, err) : CDDP_OK;
     }
     case CDDP_OP_ALLTOALL: {
         int64_t from = 0;
-        part->source = c->input;
+        flow->source = c->input;
         int64_t count = share_of(part, &begin);
         for (uint32_t i = 0; c->send_counts != NULL && i < part->index; i++) from += c->send_counts[i];
-        return copy(&part->work, begin, &c->input, c->send_counts != NULL ? from : begin, count, err);
+        return copy(&flow->work, begin, &c->input, c->send_counts != NULL ? from : begin, count, err);
     }
     case CDDP_OP_SEND:
-        part->source = c->input;
+        flow->source = c->input;
         return CDDP_OK;
     case CDDP_OP_BROADCAST:
     case CDDP_OP_RECV:
@@ -282,7 +289,7 @@ cddp_status cd_part_apply(cd_part *part, const cd_action *action, const cddp_ten
                           cddp_error *err)
 {
     if (!part->has_content || count == 0) return CDDP_OK;
-    cddp_tensor d = cd_flat(&part->work, action->begin, count), s = cd_flat(data, 0, count);
+    cddp_tensor d = cd_flat(&cd_flow_of(part)->work, action->begin, count), s = cd_flat(data, 0, count);
     cddp_red_op op = part->what.reduce_op;
     if (op == CDDP_RED_AVG || op == CDDP_RED_PREMUL_SUM) op = CDDP_RED_SUM;
     if (action->kind == CD_ACTION_STORE)
@@ -300,7 +307,7 @@ cddp_status cd_part_finish(cd_part *part, cddp_error *err)
     if (!part->has_content || !is_result) return CDDP_OK;
     if (c->op == CDDP_OP_REDUCE_SCATTER) {
         int64_t begin = 0, count = share_of(part, &begin);
-        CD_TRY(copy(&c->output, 0, &part->work, begin, count, err));
+        CD_TRY(copy(&c->output, 0, &cd_flow_of(part)->work, begin, count, err));
     }
     cddp_tensor result = cd_flat(&c->output, 0, cd_numel(&c->output));
     if (c->reduce_op == CDDP_RED_AVG && result.sizes[0] > 0)
@@ -312,7 +319,7 @@ void cd_part_unprepare(cd_part *part)
 {
     if (!part->is_staged) return;
     part->is_staged = false;
-    cd_staging_give(part->coll->comm->sim, &part->work, part->work.sizes[0]);
+    cd_staging_give(part->coll->comm->sim, &cd_flow_of(part)->work, cd_flow_of(part)->work.sizes[0]);
 }
 
 /* ---- all at once ---- */
@@ -322,10 +329,11 @@ static cddp_status run_until_blocked(cd_part *part, uint32_t *finished, bool *mo
 {
     cd_coll *coll = part->coll;
     cd_sim *sim = coll->comm->sim;
+    cd_flow *flow = cd_flow_of(part);
     cd_action a;
-    while (cd_program_get(&part->program, part->action, &a)) {
+    while (cd_program_get(&flow->program, flow->action, &a)) {
         if (a.count == 0) {
-            part->action++;
+            flow->action++;
             continue;
         }
         if (a.kind == CD_ACTION_SEND) {
@@ -339,14 +347,14 @@ static cddp_status run_until_blocked(cd_part *part, uint32_t *finished, bool *mo
         } else {
             cd_message *m = cd_inbox_take(part, &a);
             if (m == NULL) return CDDP_OK;
-            cddp_tensor data = cd_flat(&coll->parts[m->source].source, m->begin, m->count);
+            cddp_tensor data = cd_flat(&cd_flow_of(&coll->parts[m->source])->source, m->begin, m->count);
             cddp_status status = CDDP_OK;
             if (m->source != part->index) /* between a leader's device and its host: it is in place */
                 status = cd_part_apply(part, &a, &data, m->count, err);
             cd_message_free(sim, m, false);
             if (status != CDDP_OK) return status;
         }
-        part->action++;
+        flow->action++;
         *moved = true;
     }
     if (!part->is_blocked) {
@@ -362,13 +370,13 @@ static cddp_status execute_ordered(cd_coll *coll, cddp_error *err)
 {
     cd_part *first = &coll->parts[coll->order[0]];
     cd_action all = {.kind = CD_ACTION_REDUCE};
-    int64_t n = first->program.numel;
+    int64_t n = cd_flow_of(first)->program.numel;
     uint32_t root = first->what.op == CDDP_OP_REDUCE ? first->what.root : UINT32_MAX;
     for (uint32_t i = 1; i < coll->size; i++)
-        CD_TRY(cd_part_apply(first, &all, &coll->parts[coll->order[i]].work, n, err));
+        CD_TRY(cd_part_apply(first, &all, &cd_flow_of(&coll->parts[coll->order[i]])->work, n, err));
     for (uint32_t i = 0; i < coll->size; i++) {
         cd_part *p = &coll->parts[i];
-        if (p != first && (root == UINT32_MAX || root == i)) CD_TRY(copy(&p->work, 0, &first->work, 0, n, err));
+        if (p != first && (root == UINT32_MAX || root == i)) CD_TRY(copy(&cd_flow_of(p)->work, 0, &cd_flow_of(first)->work, 0, n, err));
     }
     return CDDP_OK;
 }
@@ -402,7 +410,9 @@ cddp_status cd_coll_execute(cd_coll *coll, cddp_error *err)
         content |= has_content(&c->input) || has_content(&c->output);
     }
     if (!content || coll->parts[0].what.op == CDDP_OP_BARRIER) return CDDP_OK;
-    for (uint32_t i = 0; i < coll->size; i++) cd_part_describe_program(&coll->parts[i]);
+    for (uint32_t i = 0; i < coll->size; i++)
+        if (!cd_part_describe_program(&coll->parts[i]))
+            return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of %u", cddp_op_name(coll->parts[i].what.op), coll->size);
     cddp_status status = execute(coll, err);
     for (uint32_t i = 0; i < coll->size; i++) {
         coll->parts[i].is_blocked = false;

@@ -191,6 +191,12 @@ cd_coll *cd_comm_make_coll(cd_comm *comm, uint32_t size)
     return coll;
 }
 
+void cd_coll_drop_flows(cd_coll *coll)
+{
+    cd_memory_release(&coll->comm->sim->memory, coll->flows, coll->size * sizeof *coll->flows);
+    coll->flows = NULL;
+}
+
 static bool grow_window(cd_comm *comm)
 {
     cd_memory *m = &comm->sim->memory;
@@ -252,6 +258,7 @@ void cd_comm_trim(cd_comm *comm)
         cd_coll *coll = comm->window[comm->window_first];
         bool is_done = coll != NULL && coll->released == coll->size && coll->messages == 0;
         if (!is_done) return; /* P3 */
+        cd_coll_drop_flows(coll);
         coll->next = comm->free_colls;
         comm->free_colls = coll;
         comm->window_first = (comm->window_first + 1) % comm->window_capacity;
@@ -339,8 +346,11 @@ void cd_member_close(cd_member *member)
     cd_memory *m = &comm->sim->memory;
     bool ordered = comm->sim->host->config.algorithm == CD_ALGORITHM_any_order;
     size_t bytes = sizeof(cd_coll) + comm->size * (sizeof(cd_part) + (ordered ? sizeof(uint32_t) : 0));
-    for (size_t i = 0; i < comm->window_count; i++)
-        cd_memory_release(m, comm->window[(comm->window_first + i) % comm->window_capacity], bytes);
+    for (size_t i = 0; i < comm->window_count; i++) {
+        cd_coll *coll = comm->window[(comm->window_first + i) % comm->window_capacity];
+        if (coll != NULL) cd_coll_drop_flows(coll);
+        cd_memory_release(m, coll, bytes);
+    }
     for (cd_coll *c = comm->free_colls, *next; c != NULL; c = next) next = c->next, cd_memory_release(m, c, bytes);
     free_comm(comm);
 }

@@ -44,13 +44,13 @@ static void send_timed(walk *w, cd_part *part, const cd_action *a)
     bool from_host = (a->hosts & CD_HOST_HERE) != 0, to_host = (a->hosts & CD_HOST_THERE) != 0;
     if (from != to || from_host != to_host) {
         const cd_passage passage = {from, to, from_host, to_host};
-        const cd_route route = cd_network_route(network, &passage, (uint64_t)a->count * part->program.element_bytes);
+        const cd_route route = cd_network_route(network, &passage, (uint64_t)a->count * cd_flow_of(part)->program.element_bytes);
         uint64_t key = network->config.jitter_ns != 0 ? cd_hash_mix(w->coll->comm->id, w->coll->ordinal) : 0;
         m->time_ns = leave(w, part, a->peer, &route) + route.latency_ns +
-                     cd_network_jitter_ns(network, from, to, key != 0 ? cd_hash_mix(key, part->action) : 0);
+                     cd_network_jitter_ns(network, from, to, key != 0 ? cd_hash_mix(key, cd_flow_of(part)->action) : 0);
         if (network->config.jitter_ns != 0) {
-            if (m->time_ns < part->last_arrival_ns) m->time_ns = part->last_arrival_ns;
-            part->last_arrival_ns = m->time_ns;
+            if (m->time_ns < cd_flow_of(part)->last_arrival_ns) m->time_ns = cd_flow_of(part)->last_arrival_ns;
+            cd_flow_of(part)->last_arrival_ns = m->time_ns;
         }
     }
     cd_inbox_push(&w->coll->parts[a->peer], m);
@@ -60,7 +60,8 @@ static void send_timed(walk *w, cd_part *part, const cd_action *a)
 static bool walk_part(walk *w, cd_part *part, bool *moved)
 {
     cd_action a;
-    for (; cd_program_get(&part->program, part->action, &a); part->action++) {
+    cd_flow *flow = cd_flow_of(part);
+    for (; cd_program_get(&flow->program, flow->action, &a); flow->action++) {
         if (a.count == 0 && part->what.op != CDDP_OP_BARRIER) continue;
         if (a.kind == CD_ACTION_SEND) {
             send_timed(w, part, &a);
@@ -70,7 +71,7 @@ static bool walk_part(walk *w, cd_part *part, bool *moved)
             if (m->time_ns > part->time_ns) part->time_ns = m->time_ns;
             if ((a.hosts & CD_HOST_HERE) != 0)
                 part->time_ns +=
-                    cd_network_host_ns(&w->sim->host->network, (uint64_t)a.count * part->program.element_bytes);
+                    cd_network_host_ns(&w->sim->host->network, (uint64_t)a.count * flow->program.element_bytes);
             cd_message_free(w->sim, m, false);
         }
         *moved = true;
@@ -81,6 +82,11 @@ static bool walk_part(walk *w, cd_part *part, bool *moved)
 static void time_program(walk *w)
 {
     uint32_t waiting = w->coll->size;
+    for (uint32_t i = 0; i < w->coll->size; i++)
+        if (!cd_part_describe_program(&w->coll->parts[i])) {
+            cd_sim_exhausted(w->sim);
+            return;
+        }
     for (bool moved = true; moved && waiting > 0 && !w->sim->out_of_memory;) {
         moved = false;
         waiting = 0;
@@ -98,11 +104,12 @@ static uint64_t *ring_lane(walk *w, uint32_t part)
     return &w->lanes[part][cd_network_route(network, &passage, 0).lanes[0]];
 }
 
-/* True when the collective is a ring that ring_time.c can time. */
+/* True when the collective is a ring that ring_time.c can time: one member's program tells of all. */
 static bool time_ring(walk *w)
 {
     cd_coll *coll = w->coll;
-    cd_program *p = &coll->parts[0].program;
+    if (!cd_part_describe_program(&coll->parts[0])) return false;
+    cd_program *p = &cd_flow_of(&coll->parts[0])->program;
     if (p->op != CDDP_OP_ALLREDUCE || !cd_algorithm_is_ring(p->algorithm) || p->size < 2 ||
         w->sim->host->network.config.jitter_ns != 0 || !w->sim->host->network.is_plain)
         return false;
@@ -136,7 +143,6 @@ void cd_coll_time(cd_coll *coll)
     }
     for (uint32_t i = 0; i < coll->size; i++) {
         cd_part *p = &coll->parts[i];
-        cd_part_describe_program(p);
         if (!coll->is_pair && p->member->free_ns > p->time_ns) p->time_ns = p->member->free_ns;
         p->time_ns += sim->host->config.launch_ns;
         for (int lane = 0; lane < CD_LANE_COUNT; lane++)
@@ -147,7 +153,7 @@ void cd_coll_time(cd_coll *coll)
         cd_part *p = &coll->parts[i];
         if (!coll->is_pair) p->member->free_ns = p->time_ns;
         memcpy(p->member->lane_free_ns, w.lanes[i], sizeof p->member->lane_free_ns);
-        p->action = 0;
     }
     cd_memory_release(&sim->memory, w.lanes, bytes);
+    cd_coll_drop_flows(coll);
 }

@@ -97,10 +97,18 @@ bool cd_queue_pop(cd_queue *queue, cd_heap_entry *entry)
     const cd_heap_entry *first = find(queue, &source);
     if (first == NULL) return false;
     queue->count--;
+    queue->source = source;
     if (source == CD_QUEUE_LANES) return cd_heap_pop(&queue->heap, entry);
     cd_queue_lane *lane = &queue->lanes[source];
     *entry = *first;
     lane->first = (lane->first + 1) & (lane->capacity - 1);
     lane->count--;
     return true;
+}
+
+void *cd_queue_guess(const cd_queue *queue, size_t ahead)
+{
+    if (queue->source == CD_QUEUE_LANES) return NULL;
+    const cd_queue_lane *lane = &queue->lanes[queue->source];
+    return ahead < lane->count ? lane->entries[(lane->first + ahead) & (lane->capacity - 1)].item : NULL;
 }

@@ -9,16 +9,26 @@
 ** row of costs is one array per link class, read from a place that moves by one each step. Segments behind the end of
 ** the data have mask 0: they arrive at time 0, which changes nothing.
 **
-** Where all chunks are full, the costs of a row are the same in every step, and after the differences between ranks
-*have
-** levelled out a step only adds the same to every number of the state. From then on the rest is one multiplication
-** (settle); it is looked for at steps 1, 2, 4, 8 ….
+** Note [Steady chunks]: follow a chunk around the ring. Its state after a step is that of the rank which then handled it:
+** time, port, and what it passed on. In the next step the neighbour handles it, whose time and port are in the state of
+** the chunk before it:
+**
+**     chunk c after step t+1  =  f(chunk c after step t, chunk c-1 after step t, what c costs on the link it comes to)
+**
+** Compare every step with the one `period` steps before it. When those added the same d to all of the states of c and of
+** c-1, and the link costs what the one `period` ranks before costs, the next step adds d to the state of c as well: it
+** need not be looked at. The period is the number of ranks in a node, where links inside and between nodes alternate. What
+** is left to look at are the chunk that is not full, the empty ones, what stands behind them, and whatever passes a node
+** of another size; so a step costs as much as there are such places, and not as much as there are ranks. Until this is so
+** steps are made for the whole row; whether it is so is seen every now and then. The period decides how soon that is,
+** never what comes out.
 **
 ** Times are doubles because the instruction set has their maximum; every value is a whole number below 2^53, so sums
 ** are exact and the result does not depend on how the loop is compiled.
 */
 #include "sim/ring_time.h"
 
+#include <math.h>
 #include <string.h>
 
 /* The loop below is compiled twice where the compiler can choose at start: the bits are the same, see above. */
@@ -28,6 +38,9 @@
 #else
 #define WIDE
 #endif
+
+#define FEW 16 /* a chunk alone costs about as much as this many in a row */
+#define PERIOD_MAX 64 /* where nodes are larger, few links are between nodes */
 
 typedef struct row {
     double *restrict time;
@@ -83,15 +96,30 @@ typedef struct tables {
     double
         *arrival; /* (2, segments, n + 1): place r + 1 is rank r's, place 0 is the last rank's again; used in turns */
     double *near_cost, *far_cost, *mask; /* (segments, 2n): by chunk, twice in a row */
-    double *before;                      /* (2 + segments, n) a state, to compare with the next step's */
-    bool is_full;                        /* all chunks are full: a row costs the same in every step */
     bool has_near, has_far, is_uniform;  /* uniform: all chunks are full, all links of one class */
+    /* Note [Steady chunks]. A state has 2 + segments fields: time, port, and what was passed on of each segment. */
+    size_t period;
+    double *past;   /* (period, fields, n) states by step modulo period, up to the chunk's `made` */
+    double *growth; /* (n) what `period` steps added to all of a chunk's state; NaN: not the same to all */
+    double *made;   /* (n) the last step that was made for this chunk */
+    double *due;    /* (n) chunks of the step to be made */
+    double *next;   /* (n) … and of the one after it */
+    double *queued; /* (n) the last step that a chunk was queued for */
+    double *before; /* (2, n) time and port of the chunks before those that are due */
+    double *edges;  /* (n) ranks whose link differs from that of the rank `period` behind them */
+    size_t edge_count, due_count;
 } tables;
+
+static size_t longest_period(const cd_program *program)
+{
+    size_t n = program->ranks_per_node;
+    return n > 1 && n <= PERIOD_MAX && n < program->size ? n : 1;
+}
 
 size_t cd_ring_time_scratch(const cd_program *program)
 {
     size_t n = program->size, s = cd_ring_get_segments(program).per_chunk;
-    return 2 * n + 2 * s * (n + 1) + 3 * s * 2 * n + (2 + s) * n;
+    return 2 * n + 2 * s * (n + 1) + 3 * s * 2 * n + longest_period(program) * (2 + s) * n + 8 * n;
 }
 
 static void fill_costs(const cd_ring_time *ring, tables *t)
@@ -124,7 +152,14 @@ static tables make_tables(const cd_ring_time *ring)
     t.near_cost = at += 2 * s * (n + 1);
     t.far_cost = at += s * 2 * n;
     t.mask = at += s * 2 * n;
-    t.before = at + s * 2 * n;
+    t.past = at += s * 2 * n;
+    t.growth = at += longest_period(&ring->program) * (2 + s) * n;
+    t.made = at += n;
+    t.due = at += n;
+    t.next = at += n;
+    t.queued = at += n;
+    t.edges = at += n;
+    t.before = at + n;
     for (size_t r = 0; r < n; r++) {
         uint32_t from = ring->ranks[r], to = ring->ranks[(r + n - 1) % n];
         bool far = cd_network_link(ring->network, from, to) == &ring->network->config.inter;
@@ -134,8 +169,13 @@ static tables make_tables(const cd_ring_time *ring)
         t.latency[r] = (double)cd_network_link(ring->network, from, to)->latency_ns;
     }
     fill_costs(ring, &t);
-    t.is_full = (int64_t)(n * s) * t.segments.elements == ring->program.numel;
-    t.is_uniform = t.is_full && t.has_near != t.has_far;
+    bool is_full = (int64_t)(n * s) * t.segments.elements == ring->program.numel;
+    t.is_uniform = is_full && t.has_near != t.has_far;
+    t.period = t.has_near && t.has_far ? longest_period(&ring->program) : 1;
+    for (size_t r = 0; r < n; r++) {
+        size_t behind = (r + t.period) % n;
+        if (t.is_far[r] != t.is_far[behind] || t.latency[r] != t.latency[behind]) t.edges[t.edge_count++] = (double)r;
+    }
     return t;
 }
 
@@ -157,10 +197,10 @@ static void run_row(const cd_ring_time *ring, tables *t, size_t j, size_t first,
     next[t->n] = next[0]; /* what rank 0 passed on arrives at the last rank */
 }
 
-/* Arrivals of segment j that the next step will look at. */
-static double *arrivals(const tables *t, size_t j, size_t turn)
+/* What every rank passed on of segment j in a step: arrivals of the next one. */
+static double *passed_in(const tables *t, size_t j, size_t step)
 {
-    return t->arrival + (turn * t->segments.per_chunk + j) * (t->n + 1);
+    return t->arrival + (step % 2 * t->segments.per_chunk + j) * (t->n + 1);
 }
 
 static void run_step(const cd_ring_time *ring, tables *t, size_t step)
@@ -168,42 +208,157 @@ static void run_step(const cd_ring_time *ring, tables *t, size_t step)
     for (size_t j = 0; j < t->segments.per_chunk; j++) run_row(ring, t, j, (2 + step) % t->n, (step + 1) % 2);
 }
 
-static void keep_state(const cd_ring_time *ring, const tables *t, size_t turn)
+/* ---- steady chunks ---- */
+
+static size_t chunk_of(const tables *t, size_t rank, size_t step) { return (rank + 2 + step) % t->n; }
+
+static size_t rank_of(const tables *t, size_t chunk, size_t step)
 {
-    size_t n = t->n;
-    memcpy(t->before, ring->time, n * sizeof(double));
-    memcpy(t->before + n, ring->port, n * sizeof(double));
-    for (size_t j = 0; j < t->segments.per_chunk; j++)
-        memcpy(t->before + (2 + j) * n, arrivals(t, j, turn) + 1, n * sizeof(double));
+    return (chunk + 2 * t->n - (2 + step) % t->n) % t->n;
 }
 
-static bool differs_by(const double *now, const double *before, double delta, size_t n)
+static double *past_of(const tables *t, size_t step, size_t field)
 {
-    for (size_t r = 0; r < n; r++)
-        if (now[r] - before[r] != delta) return false;
-    return true;
+    return t->past + (step % t->period * (2 + t->segments.per_chunk) + field) * t->n;
 }
 
-/* True when the step that led here added the same to everything; then the rest is added at once. */
-static bool settle(const cd_ring_time *ring, tables *t, size_t turn, size_t steps_left)
+/* From the order of ranks to that of chunks. */
+static void turn(const tables *t, double *chunks, const double *ranks, size_t step)
 {
-    size_t n = t->n, segments = t->segments.per_chunk;
-    double delta = ring->time[0] - t->before[0], rest = delta * (double)steps_left;
-    bool same = differs_by(ring->time, t->before, delta, n) && differs_by(ring->port, t->before + n, delta, n);
-    for (size_t j = 0; same && j < segments; j++)
-        same = differs_by(arrivals(t, j, turn) + 1, t->before + (2 + j) * n, delta, n);
-    if (!same) return false;
-    /* The last step reads the arrivals of its own parity: both places get them. */
-    for (size_t r = 0; r < n; r++) {
-        ring->time[r] += rest;
-        ring->port[r] += rest;
+    size_t first = chunk_of(t, 0, step);
+    memcpy(chunks + first, ranks, (t->n - first) * sizeof(double));
+    memcpy(chunks, ranks + (t->n - first), first * sizeof(double));
+}
+
+/* A row was made for all: every state after `step`. */
+static void keep_row(const cd_ring_time *ring, const tables *t, size_t step)
+{
+    turn(t, past_of(t, step, 0), ring->time, step);
+    turn(t, past_of(t, step, 1), ring->port, step);
+    for (size_t j = 0; j < t->segments.per_chunk; j++) turn(t, past_of(t, step, 2 + j), passed_in(t, j, step), step);
+}
+
+/* A chunk's state after a step, made or not. */
+static double state_after(const tables *t, size_t chunk, size_t step, size_t field)
+{
+    size_t made = (size_t)t->made[chunk];
+    double state = past_of(t, step, field)[chunk];
+    return step > made ? state + t->growth[chunk] * (double)((step - made + t->period - 1) / t->period) : state;
+}
+
+/* Before `step` is made for a chunk that was not looked at: its states of the period before it. */
+static void catch_up(tables *t, size_t chunk, size_t step)
+{
+    size_t made = (size_t)t->made[chunk], first = step - t->period > made ? step - t->period : made + 1;
+    if (made + 1 == step) return;
+    for (size_t x = first; x < step; x++)
+        for (size_t field = 0; field < 2 + t->segments.per_chunk; field++)
+            past_of(t, x, field)[chunk] = state_after(t, chunk, x, field);
+    t->made[chunk] = (double)(step - 1);
+}
+
+/* True when a chunk must be looked at in the next step, whatever link it comes to. */
+static bool is_restless(const tables *t, size_t chunk)
+{
+    return !(t->growth[chunk] == t->growth[chunk > 0 ? chunk - 1 : t->n - 1]); /* NaN is */
+}
+
+static void queue_chunk(tables *t, size_t chunk, size_t step, size_t *count)
+{
+    if (t->queued[chunk] == (double)step) return;
+    t->queued[chunk] = (double)step;
+    t->next[(*count)++] = (double)chunk;
+}
+
+/* With the chunks that come to another link than `period` steps before, these are all that are due for `step`. */
+static void take_queue(tables *t, size_t step, size_t count)
+{
+    for (size_t e = 0; e < t->edge_count; e++) queue_chunk(t, chunk_of(t, (size_t)t->edges[e], step), step, &count);
+    double *due = t->due;
+    t->due = t->next;
+    t->next = due;
+    t->due_count = count;
+}
+
+/* Puts the new state of a field in the place of the one a period ago; returns how much it grew. */
+static double replace(const tables *t, size_t chunk, size_t step, size_t field, double state)
+{
+    double *place = &past_of(t, step, field)[chunk], growth = state - *place;
+    *place = state;
+    return growth;
+}
+
+/* After `step` was made for all, with the rows of the period before it kept. */
+static void find_due(const cd_ring_time *ring, tables *t, size_t step)
+{
+    size_t count = 0;
+    for (size_t c = 0; c < t->n; c++) {
+        size_t r = rank_of(t, c, step);
+        double growth = replace(t, c, step, 0, ring->time[r]);
+        bool same = replace(t, c, step, 1, ring->port[r]) == growth;
+        for (size_t j = 0; j < t->segments.per_chunk; j++)
+            same = replace(t, c, step, 2 + j, passed_in(t, j, step)[r]) == growth && same;
+        t->growth[c] = same ? growth : NAN;
+        t->made[c] = (double)step;
+        t->queued[c] = 0;
     }
-    for (size_t j = 0; j < segments; j++)
-        for (size_t r = 0; r <= n; r++) {
-            arrivals(t, j, turn)[r] += rest;
-            arrivals(t, j, 1 - turn)[r] = arrivals(t, j, turn)[r];
-        }
-    return true;
+    for (size_t c = 0; c < t->n; c++)
+        if (is_restless(t, c)) queue_chunk(t, c, step + 1, &count);
+    take_queue(t, step + 1, count);
+}
+
+/* The i-th chunk that is due. */
+static void step_chunk(tables *t, size_t i, size_t step)
+{
+    size_t chunk = (size_t)t->due[i], r = rank_of(t, chunk, step);
+    double time = t->before[i], port = t->before[t->n + i], growth = NAN;
+    bool same = true;
+    for (size_t j = 0; j < t->segments.per_chunk; j++) {
+        size_t at = j * 2 * t->n + chunk;
+        time = later(time, past_of(t, step - 1, 2 + j)[chunk]);
+        port = later(port, time) + (t->is_far[r] != 0 ? t->far_cost[at] : t->near_cost[at]);
+        double grew = replace(t, chunk, step, 2 + j, (port + t->latency[r]) * t->mask[at]);
+        if (j == 0) growth = grew;
+        same = same && grew == growth;
+    }
+    same = replace(t, chunk, step, 0, time) == growth && same;
+    same = replace(t, chunk, step, 1, port) == growth && same;
+    t->growth[chunk] = same ? growth : NAN;
+    t->made[chunk] = (double)step;
+}
+
+/* Makes a step for the chunks that are due. */
+static void run_due(tables *t, size_t step)
+{
+    size_t n = t->n, count = 0;
+    for (size_t i = 0; i < t->due_count; i++) {
+        size_t chunk = (size_t)t->due[i], before = chunk > 0 ? chunk - 1 : n - 1;
+        t->before[i] = state_after(t, before, step - 1, 0);
+        t->before[n + i] = state_after(t, before, step - 1, 1);
+        catch_up(t, chunk, step);
+    }
+    for (size_t i = 0; i < t->due_count; i++) step_chunk(t, i, step);
+    for (size_t i = 0; i < t->due_count; i++) {
+        size_t chunk = (size_t)t->due[i], behind = chunk + 1 < n ? chunk + 1 : 0;
+        if (is_restless(t, chunk)) queue_chunk(t, chunk, step + 1, &count);
+        if (is_restless(t, behind)) queue_chunk(t, behind, step + 1, &count);
+    }
+    take_queue(t, step + 1, count);
+}
+
+/* Makes steps for the chunks that are due as long as they are few; returns the last one that was made. Everything stands
+** as after it then. */
+static size_t run_few(const cd_ring_time *ring, tables *t, size_t step, size_t last)
+{
+    while (step < last && t->due_count <= t->n / FEW) run_due(t, ++step);
+    for (size_t c = 0; c < t->n; c++) {
+        size_t r = rank_of(t, c, step);
+        ring->time[r] = state_after(t, c, step, 0);
+        ring->port[r] = state_after(t, c, step, 1);
+        for (size_t j = 0; j < t->segments.per_chunk; j++) passed_in(t, j, step)[r] = state_after(t, c, step, 2 + j);
+    }
+    for (size_t j = 0; j < t->segments.per_chunk; j++) passed_in(t, j, step)[t->n] = passed_in(t, j, step)[0];
+    return step;
 }
 
 void cd_ring_time_run(const cd_ring_time *ring)
@@ -212,11 +367,15 @@ void cd_ring_time_run(const cd_ring_time *ring)
     size_t n = t.n, steps = 2 * (n - 1), segments = t.segments.per_chunk;
     memset(t.arrival, 0, 2 * segments * (n + 1) * sizeof *t.arrival);
     for (size_t j = 0; j < segments; j++) run_row(ring, &t, j, 1, 0);
-    for (size_t step = 0; step + 1 < steps; step++) {
-        bool looks = t.is_full && step > 1 && (step & (step - 1)) == 0; /* the first steps are not like the others */
-        if (looks) keep_state(ring, &t, (step + 1) % 2);
+    for (size_t step = 0, look = t.period + 1; step + 1 < steps; step++) { /* the first step is not like the others */
         run_step(ring, &t, step);
-        if (looks && settle(ring, &t, step % 2, steps - 2 - step)) break;
+        if (step == look) {
+            find_due(ring, &t, step);
+            if (t.due_count <= n / FEW / 2) step = run_few(ring, &t, step, steps - 2);
+            look = step + (step < 8 * t.period ? t.period : 8 * t.period);
+        } else if (step + t.period >= look) {
+            keep_row(ring, &t, step);
+        }
     }
     for (size_t j = 0; j < segments; j++)
         for (size_t r = 0; r < n; r++)

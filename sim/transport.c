@@ -81,7 +81,7 @@ void cd_inbox_clear(cd_part *part, bool lost)
 static cddp_status copy_chunk(cd_part *part, const cd_action *a, cd_message *m, cddp_error *err)
 {
     if (!part->has_content || a->count == 0) return CDDP_OK;
-    cddp_tensor source = cd_flat(&part->source, a->begin, a->count);
+    cddp_tensor source = cd_flat(&cd_flow_of(part)->source, a->begin, a->count);
     cddp_tensor data = {0};
     CD_TRY(cd_staging_take(part->coll->comm->sim, &source, a->count, &data, err));
     m->data = data;
@@ -183,7 +183,7 @@ static cd_passage passage_of(const cd_message *m)
 static uint64_t arrival_by_route(cd_sim *sim, cd_part *part, cd_message *m)
 {
     const cd_network *network = &sim->host->network;
-    uint64_t ordinal = cd_hash_mix(cd_hash_mix(part->coll->comm->id, part->coll->ordinal), part->action);
+    uint64_t ordinal = cd_hash_mix(cd_hash_mix(part->coll->comm->id, part->coll->ordinal), cd_flow_of(part)->action);
     const cd_passage passage = passage_of(m);
     const cd_route route = cd_network_route(network, &passage, m->bytes);
     uint64_t *ports = sim->cluster->send_port_free_ns, *clocks[CD_LANE_COUNT];
@@ -195,7 +195,8 @@ static uint64_t arrival_by_route(cd_sim *sim, cd_part *part, cd_message *m)
     m->is_received = !route.holds_receiver;
     uint64_t arrival = cd_route_leave(&route, &m->sent_ns, clocks) + route.latency_ns +
                        cd_network_jitter_ns(network, m->source_rank, m->target_rank, ordinal);
-    return arrival < part->last_arrival_ns ? part->last_arrival_ns : arrival;
+    const uint64_t last = cd_flow_of(part)->last_arrival_ns;
+    return arrival < last ? last : arrival;
 }
 
 /* Ports are taken in the order of sending; see sim/network.h for the model. */
@@ -216,9 +217,9 @@ static uint64_t arrival_of(cd_sim *sim, cd_part *part, cd_message *m)
     if (network->config.jitter_ns != 0) {
         uint64_t key = cd_hash_mix(part->coll->comm->id, part->coll->ordinal);
         arrival =
-            *port + cd_network_latency_ns(network, m->source_rank, m->target_rank, cd_hash_mix(key, part->action));
+            *port + cd_network_latency_ns(network, m->source_rank, m->target_rank, cd_hash_mix(key, cd_flow_of(part)->action));
     }
-    if (arrival < part->last_arrival_ns) arrival = part->last_arrival_ns; /* one connection: no overtaking */
+    if (arrival < cd_flow_of(part)->last_arrival_ns) arrival = cd_flow_of(part)->last_arrival_ns; /* one connection: no overtaking */
     return arrival;
 }
 
@@ -274,7 +275,7 @@ static cddp_status transmit(cd_part *part, const cd_action *a, cddp_error *err)
     m->hosts = a->hosts;
     m->begin = a->begin;
     m->count = a->count;
-    m->bytes = (uint64_t)a->count * part->program.element_bytes;
+    m->bytes = (uint64_t)a->count * cd_flow_of(part)->program.element_bytes;
     m->source_rank = cd_coll_rank(coll, part->index);
     m->target_rank = cd_coll_rank(coll, a->peer);
     m->sent_ns = sim->now_ns;
@@ -291,7 +292,7 @@ static cddp_status transmit(cd_part *part, const cd_action *a, cddp_error *err)
         cd_message_free(sim, m, true);
         return CDDP_OK;
     }
-    if (sim->host->network.config.jitter_ns != 0) part->last_arrival_ns = arrival;
+    if (sim->host->network.config.jitter_ns != 0) cd_flow_of(part)->last_arrival_ns = arrival;
     m->time_ns = arrival;
     coll->messages++;
     cd_sim_schedule_event(sim, &m->event, arrival);
@@ -329,23 +330,23 @@ static void deliver(cd_sim *sim, cd_message *m)
 /* A chunk of another dtype is read as bytes of ours, as a wire would have it. */
 static cddp_status receive(cd_part *part, const cd_action *a, const cd_message *m, cddp_error *err)
 {
-    uint64_t wanted = (uint64_t)a->count * part->program.element_bytes;
+    uint64_t wanted = (uint64_t)a->count * cd_flow_of(part)->program.element_bytes;
     if (m->bytes > wanted)
         return cd_fail(err, CDDP_E_MISMATCH, "rank %u received %llu bytes from rank %u where it expected %llu",
                        m->target_rank, (unsigned long long)m->bytes, m->source_rank, (unsigned long long)wanted);
     if (m->data.device == NULL || !part->has_content) return CDDP_OK;
     cddp_tensor data = m->data;
     int64_t count = m->count;
-    if (data.dtype != part->work.dtype) {
+    if (data.dtype != cd_flow_of(part)->work.dtype) {
         bool plain = (data.device->flags & CDDP_DEVICE_HOST) != 0 && (data.device->flags & CDDP_DEVICE_VALUES) != 0;
         if (!plain)
             return cd_fail(err, CDDP_E_MISMATCH, "rank %u received %s from rank %u where it expected %s",
                            m->target_rank, cddp_dtype_name(data.dtype), m->source_rank,
-                           cddp_dtype_name(part->work.dtype));
-        data.dtype = part->work.dtype;
-        count = (int64_t)(m->bytes / part->program.element_bytes);
+                           cddp_dtype_name(cd_flow_of(part)->work.dtype));
+        data.dtype = cd_flow_of(part)->work.dtype;
+        count = (int64_t)(m->bytes / cd_flow_of(part)->program.element_bytes);
     }
-    if (a->begin + count > cd_numel(&part->work))
+    if (a->begin + count > cd_numel(&cd_flow_of(part)->work))
         return cd_fail(err, CDDP_E_MISMATCH, "rank %u received more than fits", m->target_rank);
     CD_TRY(cd_part_apply(part, a, &data, count, err));
     return CDDP_OK;
@@ -367,13 +368,13 @@ static void go_on(cd_sim *sim, cd_sim_event *event)
 static bool host_adds(cd_part *part, const cd_action *a)
 {
     cd_sim *sim = part->coll->comm->sim;
-    uint64_t bytes = (uint64_t)a->count * part->program.element_bytes;
+    uint64_t bytes = (uint64_t)a->count * cd_flow_of(part)->program.element_bytes;
     if (sim->host->config.transport != CD_SIM_MESSAGES) return false;
     uint64_t duration = cd_network_host_ns(&sim->host->network, bytes);
     if (duration == 0) return false;
     part->end_event.fire = go_on;
     part->coll->messages++;
-    part->action++;
+    cd_flow_of(part)->action++;
     cd_sim_schedule_event(sim, &part->end_event, sim->now_ns + duration);
     return true;
 }
@@ -383,7 +384,7 @@ static cddp_status advance(cd_part *part, bool *finished, cddp_error *err)
     cd_sim *sim = part->coll->comm->sim;
     bool empty_counts = part->what.op == CDDP_OP_BARRIER;
     cd_action a;
-    for (; cd_program_get(&part->program, part->action, &a); part->action++) {
+    for (; cd_program_get(&cd_flow_of(part)->program, cd_flow_of(part)->action, &a); cd_flow_of(part)->action++) {
         if (a.count == 0 && !empty_counts) continue;
         if (a.kind == CD_ACTION_SEND) {
             CD_TRY(transmit(part, &a, err));

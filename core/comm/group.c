@@ -55,7 +55,7 @@ static uint32_t group_id(const cddp_group_spec *spec)
 static uint64_t members_digest(const cddp_group *g)
 {
     uint64_t h = g->group_size;
-    for (uint32_t i = 0; i < g->group_size; i++) h = cd_hash_mix(h, g->members[i]);
+    for (uint32_t i = 0; i < g->group_size; i++) h = cd_hash_mix(h, cd_group_member(g, i));
     return h;
 }
 
@@ -107,6 +107,21 @@ static bool add_chunk(cddp_group *group)
     return true;
 }
 
+/* Worlds of thousands of ranks should not keep thousands of lists of thousands. */
+static cddp_status keep_members(cddp_group *g, const cddp_group_spec *spec, cddp_error *err)
+{
+    g->first_member = spec->members[0];
+    g->member_step = spec->group_size > 1 ? spec->members[1] - spec->members[0] : 0;
+    uint32_t i = 0;
+    while (i < spec->group_size && cd_group_member(g, i) == spec->members[i]) i++;
+    if (i == spec->group_size) return CDDP_OK;
+    g->members = cd_allocate_array(g->allocator, spec->group_size, sizeof *g->members);
+    if (g->members == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, spec->group_size);
+    memcpy(g->members, spec->members, spec->group_size * sizeof *g->members);
+    return CDDP_OK;
+}
+
 cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **group, cddp_error *err)
 {
     CD_TRY(check_options(options, err));
@@ -134,12 +149,11 @@ cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **gr
     g->sequence = has_start ? options->sequence_start : 0;
     g->works_max = options->works_max != 0 ? options->works_max : 1024;
     g->name = cd_strdup(a, spec->name);
-    g->members = cd_allocate_array(a, spec->group_size, sizeof *g->members);
-    if (g->name == NULL || g->members == NULL || !add_chunk(g)) {
+    if (g->name == NULL || !add_chunk(g)) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, spec->group_size);
         goto out;
     }
-    memcpy(g->members, spec->members, spec->group_size * sizeof *g->members);
+    CD_TRY_OUT(keep_members(g, spec, err));
     CD_TRY_OUT(g->table.open_traced(g->backend, g->rank, spec, g->tracer, &g->backend_group, err));
     if (g->tracer != NULL) g->table.observe(g->backend_group, g->tracer);
     CD_EMIT(g->tracer, group, g->name, .group = g->id, .members = g->group_size, .group_rank = g->group_rank,

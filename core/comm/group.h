@@ -32,7 +32,8 @@ struct cddp_group {
     cddp_tracer *tracer;
     const cddp_allocator *allocator;
     char *name;
-    uint32_t *members; /* (group_size) world ranks */
+    uint32_t first_member, member_step; /* world ranks that are evenly spaced, as in most groups … */
+    uint32_t *members;                  /* … need no list; otherwise (group_size), else NULL */
     uint32_t group_rank, group_size, id;
     uint32_t works_max, in_flight;
     uint64_t sequence;
@@ -43,6 +44,11 @@ struct cddp_group {
     cddp_work *free_works;
     bool aborted;
 };
+
+static inline uint32_t cd_group_member(const cddp_group *group, uint32_t index)
+{
+    return group->members != NULL ? group->members[index] : group->first_member + index * group->member_step;
+}
 
 void cd_group_audit(const cddp_group *group);
 /* Emits collective_done for a work that ended with `outcome`. */

@@ -22,7 +22,7 @@ cddp_status cddp_group_create_subset(const cddp_group *parent, const cddp_group_
                              parent->name, parent->group_size);
             goto out;
         }
-        members[i] = parent->members[subset->members[i]];
+        members[i] = cd_group_member(parent, subset->members[i]);
         if (subset->members[i] == parent->group_rank) own = i;
     }
     if (own == UINT32_MAX) {

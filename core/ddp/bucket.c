@@ -64,15 +64,17 @@ static cd_slab *slab_of(cd_bucket_set *set, const cddp_device *device, cddp_dtyp
 static cddp_status check_bucket(const cd_bucket_set *set, const cd_wrapped *m, uint32_t b, cddp_error *err)
 {
     const cd_bucket_layout *l = &set->layout;
-    const cd_variable *first = &m->variables[l->indices[l->starts[b]]];
+    const cd_variable *first = cd_wrapped_variable(m, l->indices[l->starts[b]]);
+    const cddp_tensor *one = &first->tensor.form->like;
     for (uint32_t i = l->starts[b] + 1; i < l->starts[b + 1]; i++) {
-        const cd_variable *v = &m->variables[l->indices[i]];
-        if (v->tensor.dtype != first->tensor.dtype)
+        const cd_variable *v = cd_wrapped_variable(m, l->indices[i]);
+        const cddp_tensor *other = &v->tensor.form->like;
+        if (other->dtype != one->dtype)
             return cd_fail(err, CDDP_E_ARG, "bucket %u mixes dtypes: '%s' is %s, '%s' is %s", b, first->name,
-                           cddp_dtype_name(first->tensor.dtype), v->name, cddp_dtype_name(v->tensor.dtype));
-        if (v->tensor.device != first->tensor.device)
+                           cddp_dtype_name(one->dtype), v->name, cddp_dtype_name(other->dtype));
+        if (other->device != one->device)
             return cd_fail(err, CDDP_E_ARG, "bucket %u mixes devices: '%s' is on %s, '%s' is on %s", b, first->name,
-                           first->tensor.device->name, v->name, v->tensor.device->name);
+                           one->device->name, v->name, other->device->name);
         if (v->expect_sparse || first->expect_sparse)
             return cd_fail(err, CDDP_E_ARG, "bucket %u holds '%s' besides '%s', which expects a sparse gradient and must be alone",
                            b, v->expect_sparse ? first->name : v->name, v->expect_sparse ? v->name : first->name);
@@ -88,25 +90,27 @@ static cddp_status place(cd_bucket_set *set, const cd_bucket_set_spec *spec, cdd
     for (uint32_t b = 0; b < l->bucket_count; b++) {
         CD_TRY(check_bucket(set, m, b, err));
         cd_bucket *bucket = &set->buckets[b];
-        const cd_variable *first = &m->variables[l->indices[l->starts[b]]];
+        const cd_variable *first = cd_wrapped_variable(m, l->indices[l->starts[b]]);
+        const cddp_tensor *like = &first->tensor.form->like;
         *bucket = (cd_bucket){.index = b, .first_slot = l->starts[b], .limit_bytes = l->limits[b],
                               .variable_count = l->starts[b + 1] - l->starts[b], .pending = l->starts[b + 1] - l->starts[b],
+                              .flat_per_element = (uint32_t)flat_per_element(like->dtype),
                               .is_sparse = first->expect_sparse};
         int64_t numel = 0;
         for (uint32_t s = l->starts[b]; s < l->starts[b + 1]; s++) {
             uint32_t v = l->indices[s];
-            const cddp_tensor *t = &m->variables[v].tensor;
+            const cd_tensor_form *form = cd_wrapped_variable(m, v)->tensor.form;
             set->slot_of[v] = s;
             set->bucket_of[v] = b;
             set->offsets[s] = numel;
-            set->lengths[s] = cddp_tensor_numel(t) * flat_per_element(t->dtype);
+            set->lengths[s] = form->numel * bucket->flat_per_element;
             numel += set->lengths[s];
             bucket->content_digest = cd_hash_mix(bucket->content_digest, v);
             bucket->content_digest = cd_hash_mix(bucket->content_digest, (uint64_t)set->offsets[s]);
             bucket->content_digest = cd_hash_mix(bucket->content_digest, (uint64_t)set->lengths[s]);
         }
-        cddp_dtype dtype = storage_dtype(spec, first->tensor.dtype);
-        cd_slab *slab = slab_of(set, first->tensor.device, dtype);
+        cddp_dtype dtype = storage_dtype(spec, like->dtype);
+        cd_slab *slab = slab_of(set, like->device, dtype);
         bucket->flat = cddp_tensor_of(slab->device, NULL, slab->numel, dtype, &numel, 1);
         /* A sparse bucket has no dense storage: its gradient travels as rows (SPA-01). */
         if (!bucket->is_sparse) slab->numel += align_elements(numel + (int64_t)(RED_BYTES / cddp_dtype_bytes(dtype)), dtype);
@@ -133,85 +137,118 @@ static bool host_can_look(const cddp_device *device)
     return (device->flags & (wanted | CDDP_DEVICE_ASYNC)) == wanted;
 }
 
+static cddp_tensor red_zone_of(const cd_bucket *bucket)
+{
+    const cddp_tensor *flat = &bucket->flat;
+    const int64_t red = RED_BYTES / (int64_t)cddp_dtype_bytes(flat->dtype);
+    return cddp_tensor_of(flat->device, flat->storage, flat->offset + flat->sizes[0], flat->dtype, &red, 1);
+}
+
 static cddp_status paint_red_zone(const cd_bucket *bucket, cddp_error *err)
 {
     if (bucket->is_sparse || !host_can_look(bucket->flat.device)) return CDDP_OK;
     unsigned char pattern[RED_BYTES];
     memset(pattern, RED_PATTERN, sizeof pattern);
-    return bucket->red_zone.device->write(&bucket->red_zone, pattern, sizeof pattern, err);
+    const cddp_tensor zone = red_zone_of(bucket);
+    return zone.device->write(&zone, pattern, sizeof pattern, err);
 }
 
-/* A view of the variable's slice of `flat`: its own strides when it is non-overlapping and dense, else contiguous. */
-static cddp_tensor strided_view(const cddp_tensor *flat, int64_t offset, const cddp_tensor *like)
+cddp_tensor cd_bucket_set_view_of(const cd_bucket_set *set, size_t variable, const cddp_tensor *flat)
 {
-    bool complex = like->dtype == CDDP_C64;
-    cddp_dtype dtype = complex ? CDDP_C64 : flat->dtype;
-    int64_t first = (flat->offset + offset) / flat_per_element(dtype);
-    cddp_tensor view = cddp_tensor_of(flat->device, flat->storage, first, dtype, like->sizes, like->dim_count);
-    if (cddp_tensor_is_dense(like))
-        for (uint32_t i = 0; i < like->dim_count; i++) view.strides[i] = like->strides[i];
+    cddp_tensor view = cd_wrapped_variable(set->module, variable)->tensor.form->gradient;
+    if (view.dtype != CDDP_C64) view.dtype = flat->dtype;
+    view.device = flat->device;
+    view.storage = flat->storage;
+    view.offset = (flat->offset + set->offsets[set->slot_of[variable]]) / flat_per_element(view.dtype);
     return view;
 }
 
-cddp_tensor cd_bucket_view_of(const cd_bucket_set *set, uint32_t slot, const cddp_tensor *flat)
-{
-    return strided_view(flat, set->offsets[slot], &set->parameters[slot]);
-}
-
-static void make_views(cd_bucket_set *set, const cd_wrapped *m, cd_bucket *bucket)
+static void show_bucket(cd_bucket_set *set, const cd_bucket *bucket)
 {
     for (uint32_t i = 0; i < bucket->variable_count; i++) {
-        uint32_t s = bucket->first_slot + i;
-        const cd_variable *v = &m->variables[set->layout.indices[s]];
-        set->parameters[s] = v->tensor;
+        uint32_t s = bucket->first_slot + i, v = set->layout.indices[s];
+        set->parameters[s] = cd_packed_tensor_get(&cd_wrapped_variable(set->module, v)->tensor);
         if (bucket->is_sparse) continue;
-        set->views[s] = strided_view(&bucket->flat, set->offsets[s], &v->tensor);
-        set->slices[s] = cddp_tensor_of(set->views[s].device, set->views[s].storage, set->views[s].offset,
-                                        set->views[s].dtype, v->tensor.sizes, v->tensor.dim_count);
+        const cddp_tensor view = cd_bucket_set_view(set, v);
+        set->slices[s] = cddp_tensor_of(view.device, view.storage, view.offset, view.dtype, view.sizes, view.dim_count);
     }
     uint32_t s = bucket->first_slot;
-    bucket->hook_bucket = (cddp_grad_bucket){
+    set->hook_buckets[bucket->index] = (cddp_grad_bucket){
         .size = sizeof(cddp_grad_bucket), .index = bucket->index, .bucket_count = (uint32_t)set->bucket_count,
         .is_last = bucket->index + 1 == set->bucket_count, .generation = set->generation, .buffer = bucket->flat,
         .parameter_count = bucket->variable_count, .parameter_ids = set->layout.indices + s,
         .offsets = set->offsets + s, .lengths = set->lengths + s, .gradients = set->slices + s,
         .parameters = set->parameters + s,
-        .sparse = bucket->is_sparse ? m->variables[set->layout.indices[s]].grad : NULL};
+        .sparse = bucket->is_sparse ? cd_wrapped_variable(set->module, set->layout.indices[s])->grad : NULL};
+}
+
+static void release_hook_tables(cd_bucket_set *set)
+{
+    const cddp_allocator *a = set->allocator;
+    cd_release(a, set->hook_buckets, set->bucket_count * sizeof *set->hook_buckets);
+    cd_release(a, set->slices, set->variable_count * sizeof *set->slices);
+    cd_release(a, set->parameters, set->variable_count * sizeof *set->parameters);
+    set->hook_buckets = NULL;
+    set->slices = set->parameters = NULL;
+}
+
+cddp_status cd_bucket_set_show_to_hook(cd_bucket_set *set, cddp_error *err)
+{
+    const cddp_allocator *a = set->allocator;
+    if (set->hook_buckets != NULL) return CDDP_OK;
+    set->hook_buckets = cd_allocate_array(a, set->bucket_count, sizeof *set->hook_buckets);
+    set->slices = cd_allocate_array(a, set->variable_count, sizeof *set->slices);
+    set->parameters = cd_allocate_array(a, set->variable_count, sizeof *set->parameters);
+    if (set->hook_buckets == NULL || set->slices == NULL || set->parameters == NULL) {
+        release_hook_tables(set);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to show %zu buckets to a comm hook", set->bucket_count);
+    }
+    for (size_t b = 0; b < set->bucket_count; b++) show_bucket(set, &set->buckets[b]);
+    return CDDP_OK;
+}
+
+bool cd_bucket_set_tell(cd_bucket_set *set, const cd_bucket *bucket, uint32_t index)
+{
+    bool is_last = index + 1 == set->bucket_count;
+    if (set->hook_buckets != NULL) {
+        set->hook_buckets[bucket->index].index = index;
+        set->hook_buckets[bucket->index].is_last = is_last;
+    }
+    return is_last;
+}
+
+cddp_grad_bucket *cd_bucket_set_told(const cd_bucket_set *set, const cd_bucket *bucket, cddp_grad_bucket *plain)
+{
+    if (set->hook_buckets != NULL) return &set->hook_buckets[bucket->index];
+    *plain = (cddp_grad_bucket){.size = sizeof *plain, .index = bucket->index, .buffer = bucket->flat};
+    return plain;
 }
 
 /* Second pass: buckets know their slab's storage. */
-static cddp_status attach(cd_bucket_set *set, const cd_wrapped *m, cddp_error *err)
+static cddp_status attach(cd_bucket_set *set, cddp_error *err)
 {
     for (size_t b = 0; b < set->bucket_count; b++) {
         cd_bucket *bucket = &set->buckets[b];
         cd_slab *slab = slab_of(set, bucket->flat.device, bucket->flat.dtype);
         bucket->flat.storage = slab->storage;
-        int64_t red = RED_BYTES / (int64_t)cddp_dtype_bytes(slab->dtype);
-        bucket->red_zone = cddp_tensor_of(slab->device, slab->storage, bucket->flat.offset + cddp_tensor_numel(&bucket->flat),
-                                          slab->dtype, &red, 1);
         CD_TRY(paint_red_zone(bucket, err));
-        make_views(set, m, bucket);
     }
     return CDDP_OK;
 }
 
-static cddp_status allocate_tables(cd_bucket_set *set, cddp_error *err)
+static cddp_status allocate_tables(cd_bucket_set *set, bool for_copies, cddp_error *err)
 {
     const cddp_allocator *a = set->allocator;
     size_t n = set->variable_count, b = set->bucket_count;
     set->buckets = cd_allocate_array(a, b, sizeof *set->buckets);
     set->slabs = cd_allocate_array(a, b, sizeof *set->slabs);
-    set->views = cd_allocate_array(a, n, sizeof *set->views);
-    set->slices = cd_allocate_array(a, n, sizeof *set->slices);
-    set->parameters = cd_allocate_array(a, n, sizeof *set->parameters);
     set->offsets = cd_allocate_array(a, n, sizeof *set->offsets);
     set->lengths = cd_allocate_array(a, n, sizeof *set->lengths);
     set->slot_of = cd_allocate_array(a, n, sizeof *set->slot_of);
     set->bucket_of = cd_allocate_array(a, n, sizeof *set->bucket_of);
-    set->pairs = cd_allocate_array(a, n, sizeof *set->pairs);
-    if (set->buckets == NULL || set->slabs == NULL || set->views == NULL || set->slices == NULL ||
-        set->parameters == NULL || set->offsets == NULL || set->lengths == NULL || set->slot_of == NULL ||
-        set->bucket_of == NULL || set->pairs == NULL)
+    if (for_copies) set->pairs = cd_allocate_array(a, set->largest_count, sizeof *set->pairs);
+    if (set->buckets == NULL || set->slabs == NULL || set->offsets == NULL || set->lengths == NULL ||
+        set->slot_of == NULL || set->bucket_of == NULL || (for_copies && set->pairs == NULL))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu buckets of %zu variables", b, n);
     return CDDP_OK;
 }
@@ -220,12 +257,18 @@ cddp_status cd_bucket_set_init(cd_bucket_set *set, const cd_bucket_set_spec *spe
                                cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    cd_bucket_set s = {.allocator = allocator, .generation = spec->generation, .layout = *spec->layout,
-                       .bucket_count = spec->layout->bucket_count, .variable_count = spec->layout->variable_count};
-    CD_TRY_OUT(allocate_tables(&s, err));
+    cd_bucket_set s = {.allocator = allocator, .module = spec->module, .generation = spec->generation,
+                       .layout = *spec->layout, .bucket_count = spec->layout->bucket_count,
+                       .variable_count = spec->layout->variable_count};
+    for (size_t b = 0; b < s.bucket_count; b++) {
+        size_t count = s.layout.starts[b + 1] - s.layout.starts[b];
+        if (count > s.largest_count) s.largest_count = count;
+    }
+    CD_TRY_OUT(allocate_tables(&s, spec->for_copies, err));
     CD_TRY_OUT(place(&s, spec, err));
     CD_TRY_OUT(allocate_slabs(&s, err));
-    CD_TRY_OUT(attach(&s, spec->module, err));
+    CD_TRY_OUT(attach(&s, err));
+    if (spec->for_hook) CD_TRY_OUT(cd_bucket_set_show_to_hook(&s, err));
     *set = s;
     return CDDP_OK;
 out:
@@ -243,14 +286,12 @@ void cd_bucket_set_fini(cd_bucket_set *set)
             set->slabs[i].device->release(set->slabs[i].device, set->slabs[i].dtype, set->slabs[i].numel, set->slabs[i].storage);
     cd_release(a, set->buckets, b * sizeof *set->buckets);
     cd_release(a, set->slabs, b * sizeof *set->slabs);
-    cd_release(a, set->views, n * sizeof *set->views);
-    cd_release(a, set->slices, n * sizeof *set->slices);
-    cd_release(a, set->parameters, n * sizeof *set->parameters);
+    release_hook_tables(set);
     cd_release(a, set->offsets, n * sizeof *set->offsets);
     cd_release(a, set->lengths, n * sizeof *set->lengths);
     cd_release(a, set->slot_of, n * sizeof *set->slot_of);
     cd_release(a, set->bucket_of, n * sizeof *set->bucket_of);
-    cd_release(a, set->pairs, n * sizeof *set->pairs);
+    cd_release(a, set->pairs, set->largest_count * sizeof *set->pairs);
     cd_bucket_layout_fini(&set->layout);
     memset(set, 0, sizeof *set);
 }
@@ -269,7 +310,7 @@ static cddp_status move_in(const cddp_tensor *view, cddp_grad *grad, cddp_error 
     cddp_grad_kind kind = grad->kind;
     bool requires_grad = grad->requires_grad;
     cddp_grad_fini(grad);
-    grad->home = *view;
+    grad->home = cddp_home_of(view);
     grad->home_is_lent = true;
     grad->kind = kind;
     grad->requires_grad = requires_grad;
@@ -277,25 +318,26 @@ static cddp_status move_in(const cddp_tensor *view, cddp_grad *grad, cddp_error 
     return CDDP_OK;
 }
 
-cddp_status cd_bucket_set_lend_homes(cd_bucket_set *set, const cd_wrapped *module, cddp_error *err)
+cddp_status cd_bucket_set_lend_homes(cd_bucket_set *set, cddp_error *err)
 {
     for (size_t v = 0; v < set->variable_count; v++) {
-        cddp_grad *grad = module->variables[v].grad;
-        if (module->variables[v].expect_sparse || grad->kind == CDDP_GRAD_SPARSE) continue;
-        CD_TRY(move_in(cd_bucket_set_view(set, v), grad, err));
+        const cd_variable *variable = cd_wrapped_variable(set->module, v);
+        if (variable->expect_sparse || variable->grad->kind == CDDP_GRAD_SPARSE) continue;
+        const cddp_tensor view = cd_bucket_set_view(set, v);
+        CD_TRY(move_in(&view, variable->grad, err));
     }
     return CDDP_OK;
 }
 
-void cd_bucket_set_release_grads(cd_bucket_set *set, const cd_wrapped *module)
+void cd_bucket_set_release_grads(cd_bucket_set *set)
 {
     for (size_t v = 0; v < set->variable_count; v++) {
-        cddp_grad *grad = module->variables[v].grad;
-        const cddp_tensor *view = cd_bucket_set_view(set, v);
-        if (view->device == NULL) continue;
-        if (grad->kind == CDDP_GRAD_DENSE && cd_bucket_is_alias(&grad->value, view)) cddp_grad_drop(grad);
-        if (grad->home_is_lent && cd_bucket_is_alias(&grad->home, view)) {
-            grad->home = (cddp_tensor){.device = NULL};
+        const cd_variable *variable = cd_wrapped_variable(set->module, v);
+        cddp_grad *grad = variable->grad;
+        if (variable->expect_sparse) continue;
+        if (grad->kind == CDDP_GRAD_DENSE && cd_bucket_set_holds(set, v, grad->value.storage, grad->value.offset)) cddp_grad_drop(grad);
+        if (grad->home_is_lent && cd_bucket_set_holds(set, v, grad->home.storage, grad->home.offset)) {
+            grad->home = (cddp_home){.device = NULL};
             grad->home_is_lent = false;
         }
     }
@@ -313,7 +355,8 @@ void cd_bucket_audit_red_zone(const cd_bucket *bucket)
 {
     if (bucket->is_sparse || !host_can_look(bucket->flat.device)) return;
     unsigned char found[RED_BYTES] = {0};
-    CD_ASSERT(bucket->red_zone.device->read(&bucket->red_zone, found, sizeof found, NULL) == CDDP_OK);
+    const cddp_tensor zone = red_zone_of(bucket);
+    CD_ASSERT(zone.device->read(&zone, found, sizeof found, NULL) == CDDP_OK);
     for (size_t i = 0; i < sizeof found; i++) CD_ASSERT(found[i] == RED_PATTERN);
 }
 

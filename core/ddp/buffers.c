@@ -13,26 +13,25 @@
 
 #include <string.h>
 
+static cddp_tensor get_listed(const void *listed, size_t i)
+{
+    return ((const cddp_buffer *)listed)[i].tensor;
+}
+
 static cddp_status make_plan(cd_buffers *b, cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
-    cddp_tensor *tensors = cd_allocate_array(b->allocator, b->module->buffer_count, sizeof *tensors);
-    if (tensors == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a list of %zu buffers", b->module->buffer_count);
     b->listed_count = 0;
     for (size_t i = 0; i < b->module->buffer_count; i++) {
         const cd_wrapped_buffer *buffer = &b->module->buffers[i];
         if (buffer->is_ignored) continue;
-        tensors[b->listed_count] = buffer->tensor;
         b->listed[b->listed_count++] = (cddp_buffer){.name = buffer->name, .tensor = buffer->tensor};
     }
     cd_broadcast_plan_fini(&b->plan);
-    cd_broadcast_spec spec = {.allocator = b->allocator, .tensors = tensors, .tensor_count = b->listed_count,
-                              .limit_bytes = CD_BROADCAST_BYTES, .keep_storage = true};
-    CD_TRY_OUT(cd_broadcast_plan_init(&b->plan, &spec, err));
+    cd_broadcast_spec spec = {.allocator = b->allocator, .tensors = {b->listed, get_listed},
+                              .tensor_count = b->listed_count, .limit_bytes = CD_BROADCAST_BYTES, .keep_storage = true};
+    CD_TRY(cd_broadcast_plan_init(&b->plan, &spec, err));
     b->is_stale = false;
-out:
-    cd_release(b->allocator, tensors, b->module->buffer_count * sizeof *tensors);
-    return status;
+    return CDDP_OK;
 }
 
 cddp_status cd_buffers_init(cd_buffers *buffers, cd_wrapped *module, const cd_ddp_config *config,

@@ -51,7 +51,7 @@ static cddp_status contribute_zero(const cd_reducer *r, size_t variable, const c
     if (has_map && !r->config->accumulate_in_hook && r->used_map.local[variable] != 0)
         return cd_fail(err, CDDP_E_STATE,
                        "'%s' was used since the last synchronisation, but its gradient is undefined: was it set to "
-                       "none between the micro-steps of one window?", r->module->variables[variable].name);
+                       "none between the micro-steps of one window?", cd_wrapped_variable(r->module, variable)->name);
     return view->device->fill(view, 0.0, NULL, err);
 }
 
@@ -106,12 +106,12 @@ static cddp_status tell_hook(const cd_reducer *r, size_t variable, cddp_error *e
 
 cddp_status cd_reducer_hand_over(cd_reducer *r, size_t variable, cddp_error *err)
 {
-    const cd_variable *v = &r->module->variables[variable];
+    const cd_variable *v = cd_wrapped_variable(r->module, variable);
     if (!r->config->accumulate_in_hook || r->is_after_finalize || v->grad->kind == CDDP_GRAD_UNDEFINED) return CDDP_OK;
     if (r->hook == NULL)
         return cd_fail(err, CDDP_E_STATE,
                        "accumulate_in_hook without a comm hook: register one that adds gradients up (reproducible)");
-    const cddp_tensor *view = cd_bucket_set_view(&r->buckets, variable);
+    const cddp_tensor slice = cd_bucket_set_view(&r->buckets, variable), *view = &slice;
     CD_TRY(check_gradient(r, v, view, err));
     if (!cd_bucket_is_alias(&v->grad->value, view)) CD_TRY(view->device->copy(view, &v->grad->value, NULL, err));
     CD_TRY(tell_hook(r, variable, err));
@@ -133,12 +133,12 @@ static bool is_view_mode(const cd_reducer *r)
 
 cddp_status cd_reducer_contribute(cd_reducer *r, size_t variable, int64_t *path, cddp_error *err)
 {
-    const cd_variable *v = &r->module->variables[variable];
+    const cd_variable *v = cd_wrapped_variable(r->module, variable);
     if (v->expect_sparse) {
         *path = PATH_SPARSE;
         return contribute_sparse(r, v, err);
     }
-    const cddp_tensor *view = cd_bucket_set_view(&r->buckets, variable);
+    const cddp_tensor slice = cd_bucket_set_view(&r->buckets, variable), *view = &slice;
     if (v->grad->kind == CDDP_GRAD_UNDEFINED) {
         *path = PATH_ZERO;
         return contribute_zero(r, variable, view, err);
@@ -152,7 +152,7 @@ cddp_status cd_reducer_contribute(cd_reducer *r, size_t variable, int64_t *path,
     CD_TRY(contribute_dense(r, v, view, path, err));
     if (r->config->accumulate_in_hook && !cd_bitset_has(r->unused_set, variable)) CD_TRY(tell_hook(r, variable, err));
     if (*path == PATH_DEFERRED) return CDDP_OK;
-    if (is_view_mode(r)) v->grad->value = *view;
+    if (is_view_mode(r) && !cd_bucket_is_alias(&v->grad->value, view)) v->grad->value = *view;
     v->grad->is_fresh = false;
     return CDDP_OK;
 }
@@ -164,9 +164,10 @@ cddp_status cd_reducer_contribute_deferred(cd_reducer *r, cd_bucket *bucket, cdd
     size_t pair_count = 0;
     for (uint32_t i = 0; i < bucket->variable_count; i++) {
         uint32_t s = bucket->first_slot + i;
-        cddp_grad *grad = r->module->variables[r->buckets.layout.indices[s]].grad;
+        uint32_t v = r->buckets.layout.indices[s];
+        cddp_grad *grad = cd_wrapped_variable(r->module, v)->grad;
         if (grad->kind != CDDP_GRAD_DENSE) continue;
-        const cddp_tensor *view = &r->buckets.views[s];
+        const cddp_tensor slice = cd_bucket_set_view(&r->buckets, v), *view = &slice;
         if (!cd_bucket_is_alias(&grad->value, view)) pairs[pair_count++] = (cddp_copy_pair){.dst = *view, .src = grad->value};
         if (is_view_mode(r)) grad->value = *view;
         grad->is_fresh = false;

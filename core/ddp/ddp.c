@@ -43,23 +43,42 @@ static cddp_status check_member(const cddp_ddp *d, cddp_error *err)
 
 /* ---- construction ---- */
 
+/* Places count parameters, then buffers, then extra tensors. */
+typedef struct state_list {
+    const cd_wrapped *module;
+    const cddp_tensor *extra;
+    const uint32_t *places;
+} state_list;
+
+static cddp_tensor get_state(const void *context, size_t i)
+{
+    const state_list *list = context;
+    const cd_wrapped *m = list->module;
+    size_t place = list->places[i];
+    if (place < m->parameter_count) return cd_packed_tensor_get(&m->parameters[place].tensor);
+    place -= m->parameter_count;
+    return place < m->buffer_count ? m->buffers[place].tensor : list->extra[place - m->buffer_count];
+}
+
 cddp_status cd_ddp_broadcast_state(cddp_ddp *d, const cd_state_broadcast *what, cddp_error *err)
 {
-    size_t capacity = d->module.parameter_count + d->module.buffer_count + what->extra_count, count = 0;
-    cddp_tensor *tensors = cd_allocate_array(d->allocator, capacity, sizeof *tensors);
-    if (tensors == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to broadcast %zu tensors", capacity);
+    const size_t first_buffer = d->module.parameter_count, first_extra = first_buffer + d->module.buffer_count;
+    size_t capacity = first_extra + what->extra_count, count = 0;
+    uint32_t *places = cd_allocate_array(d->allocator, capacity, sizeof *places);
+    if (places == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to broadcast %zu tensors", capacity);
     for (size_t i = 0; i < d->module.parameter_count; i++) {
         const cd_wrapped_parameter *p = &d->module.parameters[i];
-        bool is_second_name = p->variable != CD_NOT_REDUCED && d->module.variables[p->variable].ordinal != i;
-        if (!p->is_ignored && !is_second_name) tensors[count++] = p->tensor;
+        bool is_second_name = p->variable != CD_NOT_REDUCED && d->module.ordinals[p->variable] != i;
+        if (!p->is_ignored && !is_second_name) places[count++] = (uint32_t)i;
     }
     for (size_t i = 0; d->config.broadcast_buffers && i < d->module.buffer_count; i++)
-        if (!d->module.buffers[i].is_ignored) tensors[count++] = d->module.buffers[i].tensor;
-    for (size_t i = 0; i < what->extra_count; i++) tensors[count++] = what->extra[i];
-    cd_broadcast_spec spec = {.allocator = d->allocator, .tensors = tensors, .tensor_count = count,
+        if (!d->module.buffers[i].is_ignored) places[count++] = (uint32_t)(first_buffer + i);
+    for (size_t i = 0; i < what->extra_count; i++) places[count++] = (uint32_t)(first_extra + i);
+    const state_list list = {&d->module, what->extra, places};
+    cd_broadcast_spec spec = {.allocator = d->allocator, .tensors = {&list, get_state}, .tensor_count = count,
                               .limit_bytes = CD_BROADCAST_BYTES};
     cddp_status status = cd_broadcast_coalesced(&spec, d->group, what->root, err);
-    cd_release(d->allocator, tensors, capacity * sizeof *tensors);
+    cd_release(d->allocator, places, capacity * sizeof *places);
     return status;
 }
 
@@ -91,10 +110,11 @@ static void emit_module(const cddp_ddp *d)
     if (d->tracer == NULL) return;
     for (size_t i = 0; i < d->module.parameter_count; i++) {
         const cd_wrapped_parameter *p = &d->module.parameters[i];
+        const cd_tensor_form *form = p->tensor.form;
         CD_EMIT(d->tracer, param, p->name, .param = p->variable == CD_NOT_REDUCED ? -1 : (int64_t)p->variable,
-                .ordinal = (int64_t)i, .numel = p->is_ignored ? -1 : cddp_tensor_numel(&p->tensor),
-                .dtype = p->tensor.dtype, .requires_grad = p->requires_grad, .ignored = p->is_ignored,
-                .sparse = p->expect_sparse, .shape = p->is_ignored ? 0 : (int64_t)shape_digest(&p->tensor),
+                .ordinal = (int64_t)i, .numel = p->is_ignored ? -1 : form->numel,
+                .dtype = form->like.dtype, .requires_grad = p->requires_grad, .ignored = p->is_ignored,
+                .sparse = p->expect_sparse, .shape = p->is_ignored ? 0 : (int64_t)shape_digest(&form->like),
                 .name = (int64_t)p->name_digest);
     }
     for (size_t i = 0; i < d->module.buffer_count; i++) {
@@ -241,9 +261,9 @@ cddp_status cddp_ddp_forward_end(cddp_ddp *d, const bool *reachable, cddp_error 
     return told(d, cd_delayed_point_grads(&d->delayed, err), err);
 }
 
-const cddp_tensor *cddp_ddp_forward_parameter(const cddp_ddp *d, size_t ordinal)
+const cddp_tensor *cddp_ddp_forward_copy(const cddp_ddp *d, size_t ordinal)
 {
-    return ordinal < d->module.parameter_count ? cd_mixed_get_parameter(&d->mixed, ordinal) : NULL;
+    return ordinal < d->module.parameter_count ? cd_mixed_get_copy(&d->mixed, ordinal) : NULL;
 }
 
 /* ---- backward ---- */
@@ -262,7 +282,7 @@ cddp_status cddp_ddp_mark_variable_ready(cddp_ddp *d, size_t variable, cddp_erro
     err = error_of(d, err);
     if (variable >= d->module.variable_count)
         return told(d, cd_fail(err, CDDP_E_ARG, "variable %zu of %zu", variable, d->module.variable_count), err);
-    return told(d, parameter_ready(d, d->module.variables[variable].ordinal, err), err);
+    return told(d, parameter_ready(d, d->module.ordinals[variable], err), err);
 }
 
 cddp_status cddp_ddp_mark_parameter_ready(cddp_ddp *d, size_t ordinal, cddp_error *err)
@@ -353,11 +373,9 @@ static cddp_status register_hook(cddp_ddp *d, const cddp_hook *hook, const cddp_
     void *self = NULL;
     if (hook->create != NULL) CD_TRY(hook->create(&context, &self, err));
     else CD_TRY(cd_hook_refuse_options(&context, hook->name, err));
-    d->reducer.hook = hook;
-    d->reducer.hook_self = self;
-    d->reducer.hook_group = d->group;
-    d->reducer.scales_in_hook = true; /* GRD-02 */
-    return CDDP_OK;
+    cddp_status status = cd_reducer_take_hook(&d->reducer, hook, self, err);
+    if (status != CDDP_OK && hook->destroy != NULL) hook->destroy(self);
+    return status;
 }
 
 cddp_status cddp_ddp_register_comm_hook(cddp_ddp *d, const cddp_hook *hook, const cddp_hook *inner, const char *options,

@@ -21,15 +21,16 @@ static cddp_status measure(const cd_wrapped *m, int64_t *numel, const cddp_tenso
     for (size_t i = 0; i < m->parameter_count; i++) {
         const cd_wrapped_parameter *p = &m->parameters[i];
         if (!p->is_delayed) continue;
-        if (p->tensor.device == NULL) return cd_fail(err, CDDP_E_CONFIG, "delayed parameter '%s' is not initialised", p->name);
+        if (p->tensor.form->like.device == NULL) return cd_fail(err, CDDP_E_CONFIG, "delayed parameter '%s' is not initialised", p->name);
         if (!p->requires_grad || p->grad == NULL)
             return cd_fail(err, CDDP_E_CONFIG, "delayed parameter '%s' does not require a gradient", p->name);
-        if (*like == NULL) *like = &p->tensor;
-        if (p->tensor.dtype != (*like)->dtype || p->tensor.device != (*like)->device)
+        if (*like == NULL) *like = &p->tensor.form->like;
+        const cddp_tensor *own = &p->tensor.form->like;
+        if (own->dtype != (*like)->dtype || own->device != (*like)->device)
             return cd_fail(err, CDDP_E_CONFIG, "delayed parameters share one buffer, but '%s' is %s on %s, others %s on %s",
-                           p->name, cddp_dtype_name(p->tensor.dtype), p->tensor.device->name,
+                           p->name, cddp_dtype_name(own->dtype), own->device->name,
                            cddp_dtype_name((*like)->dtype), (*like)->device->name);
-        *numel += cddp_tensor_numel(&p->tensor);
+        *numel += p->tensor.form->numel;
     }
     return CDDP_OK;
 }
@@ -42,10 +43,9 @@ static void lend_slices(cd_delayed *d)
         cd_wrapped_parameter *p = &d->module->parameters[i];
         if (!p->is_delayed) continue;
         cddp_grad_fini(p->grad);
-        p->grad->home = cddp_tensor_of(d->flat.device, d->flat.storage, offset, d->flat.dtype, p->tensor.sizes, p->tensor.dim_count);
-        if (cddp_tensor_is_dense(&p->tensor)) memcpy(p->grad->home.strides, p->tensor.strides, sizeof p->tensor.strides);
+        p->grad->home = (cddp_home){d->flat.device, d->flat.storage, offset, p->tensor.form->numel, d->flat.dtype};
         p->grad->home_is_lent = true;
-        offset += cddp_tensor_numel(&p->tensor);
+        offset += p->tensor.form->numel;
     }
 }
 
@@ -82,19 +82,30 @@ void cd_delayed_fini(cd_delayed *d)
     memset(d, 0, sizeof *d);
 }
 
+typedef struct delayed_list {
+    const cd_wrapped *module;
+    const uint32_t *ordinals;
+} delayed_list;
+
+static cddp_tensor get_delayed(const void *context, size_t i)
+{
+    const delayed_list *list = context;
+    return cd_packed_tensor_get(&list->module->parameters[list->ordinals[i]].tensor);
+}
+
 cddp_status cd_delayed_broadcast(cd_delayed *d, cddp_group *group, cddp_error *err)
 {
     if (!d->is_active) return CDDP_OK;
-    cddp_status status = CDDP_OK;
     size_t n = d->module->parameter_count, count = 0;
-    cddp_tensor *tensors = cd_allocate_array(d->module->allocator, n, sizeof *tensors);
-    if (tensors == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to broadcast %zu delayed parameters", n);
+    uint32_t *ordinals = cd_allocate_array(d->module->allocator, n, sizeof *ordinals);
+    if (ordinals == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to broadcast %zu delayed parameters", n);
     for (size_t i = 0; i < n; i++)
-        if (d->module->parameters[i].is_delayed) tensors[count++] = d->module->parameters[i].tensor;
-    cd_broadcast_spec spec = {.allocator = d->module->allocator, .tensors = tensors, .tensor_count = count,
-                              .limit_bytes = CD_BROADCAST_BYTES};
-    status = cd_broadcast_coalesced(&spec, group, 0, err);
-    cd_release(d->module->allocator, tensors, n * sizeof *tensors);
+        if (d->module->parameters[i].is_delayed) ordinals[count++] = (uint32_t)i;
+    const delayed_list list = {d->module, ordinals};
+    cd_broadcast_spec spec = {.allocator = d->module->allocator, .tensor_count = count,
+                              .tensors = {&list, get_delayed}, .limit_bytes = CD_BROADCAST_BYTES};
+    cddp_status status = cd_broadcast_coalesced(&spec, group, 0, err);
+    cd_release(d->module->allocator, ordinals, n * sizeof *ordinals);
     return status;
 }
 
@@ -105,7 +116,7 @@ cddp_status cd_delayed_point_grads(cd_delayed *d, cddp_error *err)
     for (size_t i = 0; i < d->module->parameter_count; i++) {
         cd_wrapped_parameter *p = &d->module->parameters[i];
         if (!p->is_delayed || p->grad->kind != CDDP_GRAD_UNDEFINED) continue;
-        CD_TRY(cddp_grad_define(p->grad, &p->tensor, err));
+        CD_TRY(cddp_grad_define(p->grad, &p->tensor.form->like, err));
         p->grad->is_fresh = false;
         CD_TRY(p->grad->value.device->fill(&p->grad->value, 0.0, NULL, err));
     }

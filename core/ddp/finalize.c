@@ -37,10 +37,10 @@ static cddp_status is_globally_unused(cd_reducer *r, size_t variable, bool *is_u
 static void emit_final(const cd_reducer *r, size_t variable, bool is_unused)
 {
     if (r->tracer == NULL) return;
-    const cddp_grad *grad = r->module->variables[variable].grad;
+    const cddp_grad *grad = cd_wrapped_variable(r->module, variable)->grad;
     uint32_t s = r->buckets.slot_of[variable];
     bool dense = grad->kind == CDDP_GRAD_DENSE;
-    bool is_view = dense && cd_bucket_is_alias(&grad->value, &r->buckets.views[s]);
+    bool is_view = dense && cd_bucket_set_holds(&r->buckets, variable, grad->value.storage, grad->value.offset);
     int64_t bad = -1;
     const cddp_tensor *value = &grad->value;
     if (grad->kind != CDDP_GRAD_UNDEFINED && cd_tracer_wants_digest(r->tracer) &&
@@ -59,14 +59,14 @@ static void emit_final(const cd_reducer *r, size_t variable, bool is_unused)
 /* FIN-04: the gradient becomes its slice; one that was replaced since it was marked ready is refused (ERR-09). */
 static cddp_status point_at_view(cd_reducer *r, size_t variable, cddp_error *err)
 {
-    const cd_variable *v = &r->module->variables[variable];
-    const cddp_tensor *view = cd_bucket_set_view(&r->buckets, variable);
-    if (v->grad->kind == CDDP_GRAD_DENSE && !cd_bucket_is_alias(&v->grad->value, view))
+    const cd_variable *v = cd_wrapped_variable(r->module, variable);
+    const cddp_tensor *value = &v->grad->value;
+    if (v->grad->kind == CDDP_GRAD_DENSE && !cd_bucket_set_holds(&r->buckets, variable, value->storage, value->offset))
         return cd_fail(err, CDDP_E_STATE,
                        "gradient_as_bucket_view: the gradient of '%s' is no longer the bucket slice that DDP installed; "
                        "do not replace gradients between backward and its end", v->name);
+    if (v->grad->kind != CDDP_GRAD_DENSE) v->grad->value = cd_bucket_set_view(&r->buckets, variable);
     v->grad->kind = CDDP_GRAD_DENSE;
-    v->grad->value = *view;
     v->grad->is_fresh = false;
     return CDDP_OK;
 }
@@ -75,11 +75,11 @@ static cddp_status point_at_view(cd_reducer *r, size_t variable, cddp_error *err
 static cddp_status prepare_copy(cd_reducer *r, size_t variable, const cddp_tensor *result, cddp_copy_pair *pair,
                                 cddp_error *err)
 {
-    const cd_variable *v = &r->module->variables[variable];
-    CD_TRY(cddp_grad_define(v->grad, &v->tensor, err));
+    const cd_variable *v = cd_wrapped_variable(r->module, variable);
+    CD_TRY(cddp_grad_define(v->grad, &v->tensor.form->like, err));
     v->grad->is_fresh = false;
     *pair = (cddp_copy_pair){.dst = v->grad->value,
-                             .src = cd_bucket_view_of(&r->buckets, r->buckets.slot_of[variable], result)};
+                             .src = cd_bucket_set_view_of(&r->buckets, variable, result)};
     return CDDP_OK;
 }
 
@@ -87,10 +87,10 @@ static cddp_status prepare_copy(cd_reducer *r, size_t variable, const cddp_tenso
 ** undefined again. */
 static cddp_status step_in_backward(cd_reducer *r, size_t variable, const cddp_tensor *result, cddp_error *err)
 {
-    const cd_variable *v = &r->module->variables[variable];
+    const cd_variable *v = cd_wrapped_variable(r->module, variable);
     cddp_grad *grad = v->grad;
     grad->kind = CDDP_GRAD_DENSE;
-    grad->value = cd_bucket_view_of(&r->buckets, r->buckets.slot_of[variable], result);
+    grad->value = cd_bucket_set_view_of(&r->buckets, variable, result);
     emit_final(r, variable, false);
     cddp_status status = r->optimizer.step(r->optimizer.context, variable, grad, err);
     cddp_grad_drop(grad);
@@ -101,7 +101,7 @@ static cddp_status step_in_backward(cd_reducer *r, size_t variable, const cddp_t
 static cddp_status write_back_sparse(cd_reducer *r, const cd_bucket *bucket)
 {
     uint32_t v = r->buckets.layout.indices[bucket->first_slot];
-    if (r->hook == NULL) cd_sparse_write_back(&r->sparse, v, r->module->variables[v].grad);
+    if (r->hook == NULL) cd_sparse_write_back(&r->sparse, v, cd_wrapped_variable(r->module, v)->grad);
     emit_final(r, v, false);
     return CDDP_OK;
 }
@@ -186,7 +186,8 @@ static cddp_status run_round(cd_reducer *r, cddp_error *err)
         bool complete = false;
         void *self = r->hook != NULL ? r->hook_self : bucket->future_self;
         uint64_t bytes = cddp_group_bytes(r->hook != NULL ? r->hook_group : r->group);
-        CD_TRY(cd_future_advance(&bucket->future, self, &bucket->hook_bucket, &complete, err));
+        cddp_grad_bucket plain;
+        CD_TRY(cd_future_advance(&bucket->future, self, cd_bucket_set_told(&r->buckets, bucket, &plain), &complete, err));
         bucket->wire_bytes += cddp_group_bytes(r->hook != NULL ? r->hook_group : r->group) - bytes;
         if (complete) CD_TRY(complete_bucket(r, bucket, err));
     }

@@ -49,7 +49,7 @@ static void append_dtypes(cd_logger *log, const cd_wrapped *m)
 {
     uint32_t seen = 0;
     for (size_t v = 0; v < m->variable_count; v++) {
-        cddp_dtype dtype = m->variables[v].tensor.dtype;
+        cddp_dtype dtype = cd_wrapped_variable(m, v)->tensor.form->like.dtype;
         if (seen & CDDP_DTYPE_BIT(dtype)) continue;
         cd_logger_text_append(log, "%s%s", seen != 0 ? ", " : "", cddp_dtype_name(dtype));
         seen |= CDDP_DTYPE_BIT(dtype);
@@ -112,8 +112,8 @@ static uint64_t unused_bytes(const cd_reducer *r)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < r->unused_count; i++) {
-        const cddp_tensor *t = &r->module->variables[r->unused[i]].tensor;
-        bytes += (uint64_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype);
+        const cd_tensor_form *form = cd_wrapped_variable(r->module, r->unused[i])->tensor.form;
+        bytes += (uint64_t)form->numel * cddp_dtype_bytes(form->like.dtype);
     }
     return bytes;
 }

@@ -159,7 +159,8 @@ static cddp_status need_shadow(cddp_ddp *d, cddp_error *err)
 {
     cd_join *j = &d->join;
     cd_reducer *r = &d->reducer;
-    if (j->has_shadow && j->shadow.generation == r->buckets.generation) return CDDP_OK;
+    bool is_shown = r->hook == NULL || j->shadow.hook_buckets != NULL;
+    if (j->has_shadow && j->shadow.generation == r->buckets.generation && is_shown) return CDDP_OK;
     cd_bucket_set_fini(&j->shadow);
     j->has_shadow = false;
     cddp_status status = CDDP_OK;
@@ -172,7 +173,7 @@ static cddp_status need_shadow(cddp_ddp *d, cddp_error *err)
     memcpy(layout.starts, from->starts, (from->bucket_count + 1) * sizeof *from->starts);
     memcpy(layout.limits, from->limits, from->bucket_count * sizeof *from->limits);
     cd_bucket_set_spec spec = {.module = &d->module, .layout = &layout, .generation = r->buckets.generation,
-                               .dtype = d->config.param_dtype};
+                               .for_hook = r->hook != NULL, .dtype = d->config.param_dtype};
     CD_TRY_OUT(cd_bucket_set_init(&j->shadow, &spec, d->allocator, err));
     j->has_shadow = true;
     j->growth_count++;
@@ -185,16 +186,15 @@ out:
 static cddp_status launch_shadow(cddp_ddp *d, cd_bucket *bucket, bool first_static, cddp_error *err)
 {
     if (!bucket->is_sparse) CD_TRY(bucket->flat.device->fill(&bucket->flat, 0.0, NULL, err));
-    bucket->hook_bucket.index = first_static ? 0 : bucket->index;
-    bucket->hook_bucket.is_last = bucket->hook_bucket.index + 1 == d->join.shadow.bucket_count;
+    bool is_last = cd_bucket_set_tell(&d->join.shadow, bucket, first_static ? 0 : bucket->index);
     bucket->is_complete = false;
     CD_EMIT(d->tracer, bucket_launch, NULL, .bucket = bucket->index, .generation = d->join.shadow.generation,
             .numel = cddp_tensor_numel(&bucket->flat), .dtype = bucket->flat.dtype,
             .content = (int64_t)bucket->content_digest,
             .digest = bucket->is_sparse ? 0 : cd_tracer_digest(d->tracer, &bucket->flat),
-            .is_last = bucket->hook_bucket.is_last, .shadow = 1, .group = cddp_group_id(d->group),
+            .is_last = is_last, .shadow = 1, .group = cddp_group_id(d->group),
             .sequence = (int64_t)cddp_group_sequence(d->group));
-    return cd_reducer_start_bucket(&d->reducer, bucket, false, err);
+    return cd_reducer_start_bucket(&d->reducer, &d->join.shadow, bucket, err);
 }
 
 /* In the same rounds as finalisation, so that a hook's later collectives line up. */
@@ -206,7 +206,8 @@ static cddp_status complete_shadows(cddp_ddp *d, cddp_error *err)
             cd_bucket *bucket = &set->buckets[b];
             if (bucket->is_complete) continue;
             void *self = d->reducer.hook != NULL ? d->reducer.hook_self : bucket->future_self;
-            CD_TRY(cd_future_advance(&bucket->future, self, &bucket->hook_bucket, &bucket->is_complete, err));
+            cddp_grad_bucket plain;
+            CD_TRY(cd_future_advance(&bucket->future, self, cd_bucket_set_told(set, bucket, &plain), &bucket->is_complete, err));
             left -= bucket->is_complete;
         }
     return CDDP_OK;

@@ -19,8 +19,8 @@
 
 static bool is_cast(const cd_mixed *m, const cd_wrapped_parameter *p)
 {
-    return m->param_dtype != CDDP_DTYPE_COUNT && !p->is_ignored && cddp_dtype_is_float(p->tensor.dtype) &&
-           p->tensor.dtype != m->param_dtype;
+    return m->param_dtype != CDDP_DTYPE_COUNT && !p->is_ignored && cddp_dtype_is_float(p->tensor.form->like.dtype) &&
+           p->tensor.form->like.dtype != m->param_dtype;
 }
 
 static int64_t at_least_one(int64_t numel)
@@ -61,9 +61,9 @@ cddp_status cd_mixed_init(cd_mixed *mixed, cd_wrapped *module, const cd_ddp_conf
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cd_wrapped_parameter *p = &module->parameters[i];
         if (!is_cast(&m, p)) continue;
-        CD_TRY_OUT(make_like(&p->tensor, m.param_dtype, &m.parameters[i].low, err));
+        CD_TRY_OUT(make_like(&p->tensor.form->like, m.param_dtype, &m.parameters[i].low, err));
         if (p->grad != NULL && p->requires_grad)
-            CD_TRY_OUT(make_like(&p->tensor, m.param_dtype, &m.parameters[i].low_home, err));
+            CD_TRY_OUT(make_like(&p->tensor.form->like, m.param_dtype, &m.parameters[i].low_home, err));
     }
     *mixed = m;
     return CDDP_OK;
@@ -97,7 +97,7 @@ static cddp_status lend_low_home(const cd_mixed *m, size_t i, cddp_error *err)
     }
     mp->full_home = grad->home;
     mp->full_home_is_lent = grad->home_is_lent;
-    grad->home = mp->low_home;
+    grad->home = cddp_home_of(&mp->low_home);
     grad->home_is_lent = true;
     return CDDP_OK;
 }
@@ -109,7 +109,8 @@ cddp_status cd_mixed_begin(cd_mixed *m, cddp_error *err)
     for (size_t i = 0; i < m->module->parameter_count; i++) {
         const cddp_tensor *low = &m->parameters[i].low;
         if (low->device == NULL) continue;
-        CD_TRY(low->device->copy(low, &m->module->parameters[i].tensor, NULL, err));
+        const cddp_tensor full = cd_packed_tensor_get(&m->module->parameters[i].tensor);
+        CD_TRY(low->device->copy(low, &full, NULL, err));
         if (m->module->parameters[i].grad != NULL) CD_TRY(lend_low_home(m, i, err));
     }
     return CDDP_OK;
@@ -126,7 +127,7 @@ static cddp_status restore_home(const cd_mixed *m, size_t i, cddp_error *err)
     grad->home_is_lent = mp->full_home_is_lent;
     if (!is_low) return CDDP_OK;
     grad->kind = CDDP_GRAD_UNDEFINED;
-    CD_TRY(cddp_grad_define(grad, &p->tensor, err));
+    CD_TRY(cddp_grad_define(grad, &p->tensor.form->like, err));
     return grad->value.device->copy(&grad->value, &mp->low_home, NULL, err);
 }
 
@@ -139,10 +140,9 @@ cddp_status cd_mixed_end(cd_mixed *m, cddp_error *err)
     return CDDP_OK;
 }
 
-const cddp_tensor *cd_mixed_get_parameter(const cd_mixed *m, size_t ordinal)
+const cddp_tensor *cd_mixed_get_copy(const cd_mixed *m, size_t ordinal)
 {
-    if (m->is_low && m->parameters[ordinal].low.device != NULL) return &m->parameters[ordinal].low;
-    return &m->module->parameters[ordinal].tensor;
+    return m->is_low && m->parameters[ordinal].low.device != NULL ? &m->parameters[ordinal].low : NULL;
 }
 
 /* ---- the hook ---- */

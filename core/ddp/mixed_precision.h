@@ -12,7 +12,7 @@
 typedef struct cd_mixed_parameter {
     cddp_tensor low;       /* copy in param_dtype; undefined when the parameter is not cast */
     cddp_tensor low_home;  /* where its gradient is born in param_dtype */
-    cddp_tensor full_home; /* the slot's own home, while the low one is lent */
+    cddp_home full_home;   /* the slot's own home, while the low one is lent */
     bool full_home_is_lent;
 } cd_mixed_parameter;
 
@@ -35,7 +35,7 @@ void cd_mixed_fini(cd_mixed *mixed); /* accepts a zeroed struct */
 cddp_status cd_mixed_begin(cd_mixed *mixed, cddp_error *err);
 /* MIX-04: gradients and parameters have full precision again. Does nothing when they have. */
 cddp_status cd_mixed_end(cd_mixed *mixed, cddp_error *err);
-/* The tensor that forward computes with. */
-const cddp_tensor *cd_mixed_get_parameter(const cd_mixed *mixed, size_t ordinal);
+/* The copy that forward computes with, or NULL: with the parameter itself. */
+const cddp_tensor *cd_mixed_get_copy(const cd_mixed *mixed, size_t ordinal);
 /* MIX-04: cast, SUM, divide afterwards. self is the cd_mixed. */
 extern const cddp_hook cd_mixed_hook;

@@ -40,25 +40,73 @@ static cddp_status check_parameter(const cddp_parameter *p, size_t ordinal, bool
     return CDDP_OK;
 }
 
-static cddp_status copy_parameters(cd_wrapped *m, const cddp_ddp_options *o, cddp_error *err)
+/* Positions by digest of the name, while names are copied; open addressing. */
+typedef struct name_index {
+    uint32_t *places; /* (size) position + 1, 0: free; size is a power of two above the number of names */
+    size_t size;
+} name_index;
+
+/* False when the name is there already. */
+static bool add_name(const name_index *index, const cd_wrapped *m, size_t ordinal)
+{
+    const cd_wrapped_parameter *p = &m->parameters[ordinal];
+    for (size_t at = p->name_digest & (index->size - 1);; at = (at + 1) & (index->size - 1)) {
+        if (index->places[at] == 0) {
+            index->places[at] = (uint32_t)ordinal + 1;
+            return true;
+        }
+        const cd_wrapped_parameter *q = &m->parameters[index->places[at] - 1];
+        if (q->name_digest == p->name_digest && strcmp(q->name, p->name) == 0) return false;
+    }
+}
+
+static cddp_status copy_names(cd_wrapped *m, const cddp_ddp_options *o, cddp_error *err)
 {
     for (size_t i = 0; i < o->parameter_count; i++) {
         const cddp_parameter *p = &o->parameters[i];
-        bool ignored = p->name != NULL && is_ignored_name(o, p->name);
-        CD_TRY(check_parameter(p, i, ignored, err));
-        if (cd_wrapped_find_parameter(m, p->name) >= 0)
-            return cd_fail(err, CDDP_E_ARG, "two parameters are called '%s'", p->name);
+        CD_TRY(check_parameter(p, i, p->name != NULL && is_ignored_name(o, p->name), err));
+        m->name_bytes += strlen(p->name) + 1;
+    }
+    m->names = cd_allocate(m->allocator, m->name_bytes);
+    if (m->names == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the names of %zu parameters", o->parameter_count);
+    char *at = m->names;
+    for (size_t i = 0; i < o->parameter_count; i++) {
+        size_t bytes = strlen(o->parameters[i].name) + 1;
+        m->parameters[i].name = memcpy(at, o->parameters[i].name, bytes);
+        m->parameters[i].name_digest = cd_hash_text(at);
+        at += bytes;
+    }
+    return CDDP_OK;
+}
+
+static cddp_status check_names(const cd_wrapped *m, size_t count, cddp_error *err)
+{
+    name_index index = {.size = 16};
+    while (index.size < 2 * count) index.size *= 2;
+    index.places = cd_allocate_array(m->allocator, index.size, sizeof *index.places);
+    if (index.places == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to compare %zu names", count);
+    size_t i = 0;
+    while (i < count && add_name(&index, m, i)) i++;
+    cd_release(m->allocator, index.places, index.size * sizeof *index.places);
+    if (i < count) return cd_fail(err, CDDP_E_ARG, "two parameters are called '%s'", m->parameters[i].name);
+    return CDDP_OK;
+}
+
+static cddp_status copy_parameters(cd_wrapped *m, const cddp_ddp_options *o, cddp_error *err)
+{
+    CD_TRY(copy_names(m, o, err));
+    CD_TRY(check_names(m, o->parameter_count, err));
+    m->parameter_count = o->parameter_count;
+    for (size_t i = 0; i < o->parameter_count; i++) {
+        const cddp_parameter *p = &o->parameters[i];
         cd_wrapped_parameter *q = &m->parameters[i];
-        q->name = cd_strdup(m->allocator, p->name);
-        if (q->name == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the name '%s'", p->name);
-        q->name_digest = cd_hash_text(p->name);
-        m->parameter_count = i + 1;
-        q->tensor = p->tensor;
+        q->tensor = (cd_packed_tensor){cd_tensor_forms_intern(&m->forms, &p->tensor), p->tensor.storage, p->tensor.offset};
+        if (q->tensor.form == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the form of '%s'", q->name);
         q->grad = p->grad;
         q->requires_grad = p->requires_grad;
         q->expect_sparse = p->expect_sparse;
-        q->is_ignored = ignored;
-        q->is_delayed = is_listed(o->delay_all_reduce_named_params, o->delay_all_reduce_count, p->name);
+        q->is_ignored = is_ignored_name(o, q->name);
+        q->is_delayed = is_listed(o->delay_all_reduce_named_params, o->delay_all_reduce_count, q->name);
         q->variable = CD_NOT_REDUCED;
     }
     return CDDP_OK;
@@ -103,7 +151,7 @@ static cddp_status check_listed_names(const cd_wrapped *m, const cddp_ddp_option
 static uint32_t variable_with_slot(const cd_wrapped *m, const cddp_grad *grad)
 {
     for (size_t v = 0; v < m->variable_count; v++)
-        if (m->variables[v].grad == grad) return (uint32_t)v;
+        if (cd_wrapped_variable(m, v)->grad == grad) return (uint32_t)v;
     return CD_NOT_REDUCED;
 }
 
@@ -130,10 +178,10 @@ static cddp_status check_devices(const cd_wrapped *m, cddp_error *err)
         const cd_wrapped_parameter *p = &m->parameters[i];
         if (p->is_ignored) continue;
         if (first == NULL) first = p;
-        if (p->tensor.device->flags != first->tensor.device->flags ||
-            strcmp(p->tensor.device->name, first->tensor.device->name) != 0)
+        const cddp_device *one = first->tensor.form->like.device, *other = p->tensor.form->like.device;
+        if (other->flags != one->flags || strcmp(other->name, one->name) != 0)
             return cd_fail(err, CDDP_E_CONFIG, "'%s' is on device %s but '%s' is on %s: DDP takes one device type",
-                           first->name, first->tensor.device->name, p->name, p->tensor.device->name);
+                           first->name, one->name, p->name, other->name);
     }
     return CDDP_OK;
 }
@@ -148,12 +196,8 @@ static void collect_variables(cd_wrapped *m)
         if (p->variable != CD_NOT_REDUCED) continue;
         p->variable = (uint32_t)m->variable_count;
         m->expect_sparse[m->variable_count] = p->expect_sparse;
-        m->total_bytes += (uint64_t)cddp_tensor_numel(&p->tensor) * cddp_dtype_bytes(p->tensor.dtype);
-        m->variables[m->variable_count++] = (cd_variable){.name = p->name,
-                                                         .tensor = p->tensor,
-                                                         .grad = p->grad,
-                                                         .ordinal = (uint32_t)i,
-                                                         .expect_sparse = p->expect_sparse};
+        m->total_bytes += (uint64_t)p->tensor.form->numel * cddp_dtype_bytes(p->tensor.form->like.dtype);
+        m->ordinals[m->variable_count++] = (uint32_t)i;
     }
 }
 
@@ -174,14 +218,14 @@ static cddp_status fill(cd_wrapped *m, const cddp_ddp_options *o, cddp_error *er
 cddp_status cd_wrapped_init(cd_wrapped *module, const cddp_ddp_options *options, const cddp_allocator *allocator,
                            cddp_error *err)
 {
-    cd_wrapped m = {.allocator = allocator, .variable_capacity = options->parameter_count};
+    cd_wrapped m = {.allocator = allocator, .forms.allocator = allocator, .parameter_capacity = options->parameter_count};
     cddp_status status = CDDP_OK;
     m.parameters = cd_allocate_array(allocator, options->parameter_count + 1, sizeof *m.parameters);
-    m.variables = cd_allocate_array(allocator, options->parameter_count + 1, sizeof *m.variables);
+    m.ordinals = cd_allocate_array(allocator, options->parameter_count + 1, sizeof *m.ordinals);
     m.expect_sparse = cd_allocate_array(allocator, options->parameter_count + 1, sizeof *m.expect_sparse);
     m.buffers = cd_allocate_array(allocator, options->buffer_count + 1, sizeof *m.buffers);
     size_t buffer_capacity = options->buffer_count;
-    if (m.parameters == NULL || m.variables == NULL || m.expect_sparse == NULL || m.buffers == NULL) {
+    if (m.parameters == NULL || m.ordinals == NULL || m.expect_sparse == NULL || m.buffers == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory for a table of %zu parameters", options->parameter_count);
         goto out;
     }
@@ -197,11 +241,12 @@ out:
 void cd_wrapped_fini(cd_wrapped *m)
 {
     const cddp_allocator *a = m->allocator;
-    for (size_t i = 0; m->parameters != NULL && i < m->variable_capacity; i++) cd_strfree(a, m->parameters[i].name);
     for (size_t i = 0; m->buffers != NULL && i < m->buffer_count; i++) cd_strfree(a, m->buffers[i].name);
-    cd_release(a, m->parameters, (m->variable_capacity + 1) * sizeof *m->parameters);
-    cd_release(a, m->variables, (m->variable_capacity + 1) * sizeof *m->variables);
-    cd_release(a, m->expect_sparse, (m->variable_capacity + 1) * sizeof *m->expect_sparse);
+    cd_tensor_forms_fini(&m->forms);
+    cd_release(a, m->names, m->name_bytes);
+    cd_release(a, m->parameters, (m->parameter_capacity + 1) * sizeof *m->parameters);
+    cd_release(a, m->ordinals, (m->parameter_capacity + 1) * sizeof *m->ordinals);
+    cd_release(a, m->expect_sparse, (m->parameter_capacity + 1) * sizeof *m->expect_sparse);
     cd_release(a, m->buffers, (m->buffer_count + 1) * sizeof *m->buffers);
     memset(m, 0, sizeof *m);
 }
@@ -210,7 +255,7 @@ void cd_wrapped_fini(cd_wrapped *m)
 static uint64_t device_key(const cd_wrapped *m, const cddp_device *device)
 {
     uint64_t key = 0;
-    while (m->variables[key].tensor.device != device) key++;
+    while (cd_wrapped_variable(m, key)->tensor.form->like.device != device) key++;
     return key;
 }
 
@@ -220,9 +265,9 @@ cddp_status cd_wrapped_bucket_inputs(const cd_wrapped *module, const uint32_t *o
     cd_bucket_input *in = cd_allocate_array(module->allocator, module->variable_count, sizeof *in);
     if (in == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the sizes of %zu parameters", module->variable_count);
     for (size_t i = 0; i < module->variable_count; i++) {
-        const cddp_tensor *t = &module->variables[order != NULL ? order[i] : i].tensor;
-        in[i] = (cd_bucket_input){.bytes = (uint64_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype),
-                                  .key = device_key(module, t->device) * CDDP_DTYPE_COUNT + t->dtype};
+        const cd_tensor_form *form = cd_wrapped_variable(module, order != NULL ? order[i] : i)->tensor.form;
+        in[i] = (cd_bucket_input){.bytes = (uint64_t)form->numel * cddp_dtype_bytes(form->like.dtype),
+                                  .key = device_key(module, form->like.device) * CDDP_DTYPE_COUNT + form->like.dtype};
     }
     *inputs = in;
     return CDDP_OK;
@@ -231,8 +276,8 @@ cddp_status cd_wrapped_bucket_inputs(const cd_wrapped *module, const uint32_t *o
 const cddp_device *cd_module_device(const cd_wrapped *module)
 {
     for (size_t i = 0; i < module->parameter_count; i++)
-        if (!module->parameters[i].is_ignored) return module->parameters[i].tensor.device;
-    return module->parameter_count > 0 ? module->parameters[0].tensor.device : cddp_device_cpu();
+        if (!module->parameters[i].is_ignored) return module->parameters[i].tensor.form->like.device;
+    return module->parameter_count > 0 ? module->parameters[0].tensor.form->like.device : cddp_device_cpu();
 }
 
 int64_t cd_wrapped_find_parameter(const cd_wrapped *module, const char *name)

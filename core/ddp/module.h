@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The wrapped module as the reducer sees it: named parameters and buffers, who is ignored, who is reduced.
 **
-** Ownership  copies names; borrows tensors and gradient slots, which outlive the module table.
+** Ownership  copies names; borrows tensors and gradient slots, which outlive the module table. Lies still from init to
+**            fini: variables are parameters of it, and everything that knows a variable points there.
 ** Errors     messages name the parameter.
 */
 #pragma once
 #include "cddp/ddp.h"
 #include "core/ddp/bucket_plan.h"
+#include "core/ddp/tensor_forms.h"
 
 #define CD_NOT_REDUCED UINT32_MAX
 
 typedef struct cd_wrapped_parameter {
-    char *name;
+    const char *name; /* in the table's own text */
     uint64_t name_digest;
-    cddp_tensor tensor;
+    cd_packed_tensor tensor;
     cddp_grad *grad;
     bool requires_grad, expect_sparse;
     bool is_ignored; /* on the ignore list, or delayed: no bucket, no verification (IGN-02, DEL-01) */
@@ -27,14 +29,8 @@ typedef struct cd_wrapped_buffer {
     bool is_ignored;
 } cd_wrapped_buffer;
 
-/* One reduced parameter: its position in `variables` is the variable index (INI-05). */
-typedef struct cd_variable {
-    const char *name; /* of its first not ignored occurrence */
-    cddp_tensor tensor;
-    cddp_grad *grad;
-    uint32_t ordinal; /* position among all parameters */
-    bool expect_sparse;
-} cd_variable;
+/* One reduced parameter, in its first not ignored occurrence; its position among them is the variable index (INI-05). */
+typedef cd_wrapped_parameter cd_variable;
 
 typedef struct cd_wrapped {
     const cddp_allocator *allocator;
@@ -42,8 +38,11 @@ typedef struct cd_wrapped {
     size_t parameter_count;
     cd_wrapped_buffer *buffers; /* (buffer_count) */
     size_t buffer_count;
-    cd_variable *variables; /* (variable_count) */
-    size_t variable_count, variable_capacity;
+    uint32_t *ordinals; /* (variable_count) a variable's position among all parameters */
+    size_t variable_count, parameter_capacity;
+    cd_tensor_forms forms;
+    char *names; /* (name_bytes) of all parameters, one after the other */
+    size_t name_bytes;
     bool *expect_sparse; /* (variable_count), as the bucket assignment wants it */
     uint64_t total_bytes; /* of all variables */
 } cd_wrapped;
@@ -51,6 +50,10 @@ typedef struct cd_wrapped {
 cddp_status cd_wrapped_init(cd_wrapped *module, const cddp_ddp_options *options, const cddp_allocator *allocator,
                            cddp_error *err);
 void cd_wrapped_fini(cd_wrapped *module); /* accepts a zeroed module */
+static inline const cd_variable *cd_wrapped_variable(const cd_wrapped *module, size_t variable)
+{
+    return &module->parameters[module->ordinals[variable]];
+}
 /* Sizes and keys for the bucket assignment, in the given order of variables (NULL: registration order). Full-precision
 ** sizes count, also under mixed precision. Returns owned (variable_count), released with the module's allocator. */
 cddp_status cd_wrapped_bucket_inputs(const cd_wrapped *module, const uint32_t *order, cd_bucket_input **inputs,

@@ -46,13 +46,11 @@ cddp_status cd_optimizer_in_backward_set(cd_reducer *r, const cddp_optimizer_in_
                        r->hook->name);
     if (r->iteration > 0)
         return cd_fail(err, CDDP_E_STATE, "an optimizer in backward must be attached before the first forward");
+    CD_TRY(cd_reducer_take_hook(r, &cd_optimizer_in_backward_hook, NULL, err));
     for (size_t v = 0; v < r->variable_count; v++)
         r->optimizer_managed[v] = optimizer->managed == NULL || optimizer->managed[v];
     r->optimizer = *optimizer;
     r->optimizer.managed = r->optimizer_managed;
-    r->hook = &cd_optimizer_in_backward_hook;
-    r->hook_group = r->group;
-    r->scales_in_hook = true;
     r->writes_back = false;
     return CDDP_OK;
 }

@@ -59,11 +59,12 @@ static void assign_limits(const cd_reducer *r, cd_bucket_layout *layout)
     size_t n = layout->bucket_count;
     for (size_t k = 0; k < n; k++) {
         size_t b = r->config->set_last_bucket_cap ? n - 1 - k : k, position = 0;
-        const cd_variable *v = &r->module->variables[layout->indices[layout->starts[b]]];
+        const cd_variable *v = cd_wrapped_variable(r->module, layout->indices[layout->starts[b]]);
         for (size_t j = 0; j < k; j++) {
             size_t c = r->config->set_last_bucket_cap ? n - 1 - j : j;
-            const cd_variable *w = &r->module->variables[layout->indices[layout->starts[c]]];
-            position += !w->expect_sparse && w->tensor.dtype == v->tensor.dtype && w->tensor.device == v->tensor.device;
+            const cd_variable *w = cd_wrapped_variable(r->module, layout->indices[layout->starts[c]]);
+            const cddp_tensor *one = &v->tensor.form->like, *other = &w->tensor.form->like;
+            position += !w->expect_sparse && other->dtype == one->dtype && other->device == one->device;
         }
         if (position >= limit_count) position = limit_count - 1;
         layout->limits[b] = v->expect_sparse ? 0 : limits[position];
@@ -103,7 +104,7 @@ static cddp_status agree(cd_reducer *r, cd_bucket_layout *layout, cddp_error *er
     cddp_status status = CDDP_OK;
     size_t n = r->variable_count;
     cd_control_spec spec = {.allocator = r->allocator, .group = r->group, .dtype = CDDP_I32,
-                            .device = r->module->variables[0].tensor.device, .numel = (int64_t)n + 1};
+                            .device = cd_module_device(r->module), .numel = (int64_t)n + 1};
     cd_control indices = {0}, sizes = {0};
     uint64_t *seen = cd_allocate_array(r->allocator, n, sizeof *seen);
     if (seen == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to rebuild buckets of %zu parameters", n);
@@ -136,7 +137,7 @@ out:
 static bool has_accumulated(const cd_reducer *r)
 {
     for (size_t v = 0; v < r->variable_count; v++)
-        if (r->module->variables[v].grad->kind != CDDP_GRAD_UNDEFINED) return true;
+        if (cd_wrapped_variable(r->module, v)->grad->kind != CDDP_GRAD_UNDEFINED) return true;
     return false;
 }
 
@@ -147,11 +148,11 @@ static cddp_status install(cd_reducer *r, cd_bucket_layout *layout, cddp_error *
     bool views = r->config->gradient_as_bucket_view;
     cd_bucket_set fresh = {0}, old = r->buckets;
     cd_bucket_set_spec spec = {.module = r->module, .layout = layout, .generation = old.generation + 1,
-                               .dtype = r->config->param_dtype};
+                               .for_hook = r->hook != NULL, .for_copies = cd_reducer_copies(r), .dtype = r->config->param_dtype};
     CD_TRY(cd_bucket_set_init(&fresh, &spec, r->allocator, err));
     *layout = (cd_bucket_layout){0};
     if (views) {
-        cddp_status status = cd_bucket_set_lend_homes(&fresh, r->module, err);
+        cddp_status status = cd_bucket_set_lend_homes(&fresh, err);
         if (status != CDDP_OK) {
             cd_bucket_set_fini(&fresh);
             return status;

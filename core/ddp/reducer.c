@@ -147,7 +147,7 @@ static void note_unsynchronised(const cd_reducer *r, size_t variable)
 
 cddp_status cd_reducer_autograd_hook(cd_reducer *r, size_t variable, cddp_error *err)
 {
-    const cd_variable *v = &r->module->variables[variable];
+    const cd_variable *v = cd_wrapped_variable(r->module, variable);
     note_hook(r);
     bool is_first_static = cd_reducer_is_first_static(r);
     /* Before the next check, so that micro-steps inside no_sync count as use (NSY-04). */
@@ -182,7 +182,7 @@ static cddp_status fail_ready_twice(const cd_reducer *r, size_t variable, cddp_e
     return cd_fail(err, CDDP_E_STATE,
                    "'%s' became ready twice in one iteration. Either it is used outside of forward or shared between "
                    "two graphs, or backward was re-entered (checkpointing the same layer twice: try static_graph)%s",
-                   r->module->variables[variable].name,
+                   cd_wrapped_variable(r->module, variable)->name,
                    r->unused_count > 0 && r->has_marked_unused
                        ? ", or the search from the outputs did not find it and it was taken for unused"
                        : "");
@@ -198,21 +198,22 @@ static bool is_wholly_unused(const cd_reducer *r, const cd_bucket *bucket)
     return true;
 }
 
-cddp_status cd_reducer_start_bucket(cd_reducer *r, cd_bucket *bucket, bool contribute, cddp_error *err)
+cddp_status cd_reducer_start_bucket(cd_reducer *r, const cd_bucket_set *set, cd_bucket *bucket, cddp_error *err)
 {
     cddp_future *future = &bucket->future;
     *future = (cddp_future){.size = sizeof *future};
     uint64_t bytes = cddp_group_bytes(r->group);
     if (r->hook != NULL) {
         bytes = cddp_group_bytes(r->hook_group);
-        CD_EMIT(r->tracer, hook_call, r->hook->name, .bucket = bucket->index, .generation = r->buckets.generation,
-                .is_last = bucket->hook_bucket.is_last, .dtype = bucket->flat.dtype,
+        cddp_grad_bucket *told = cd_bucket_set_told(set, bucket, NULL);
+        CD_EMIT(r->tracer, hook_call, r->hook->name, .bucket = bucket->index, .generation = set->generation,
+                .is_last = told->is_last, .dtype = bucket->flat.dtype,
                 .bytes = cddp_tensor_numel(&bucket->flat) * (int64_t)cddp_dtype_bytes(bucket->flat.dtype));
-        CD_TRY(r->hook->run(r->hook_self, &bucket->hook_bucket, r->hook_group, future, err));
+        CD_TRY(r->hook->run(r->hook_self, told, r->hook_group, future, err));
     } else if (bucket->is_sparse) {
-        uint32_t v = r->buckets.layout.indices[bucket->first_slot];
-        cd_sparse_launch launch = {.variable = &r->module->variables[v], .index = v, .bucket = bucket->index, .group = r->group,
-                                   .contribute = contribute};
+        uint32_t v = set->layout.indices[bucket->first_slot];
+        cd_sparse_launch launch = {.variable = cd_wrapped_variable(r->module, v), .index = v, .bucket = bucket->index, .group = r->group,
+                                   .contribute = set == &r->buckets};
         CD_TRY(cd_sparse_launch_reduce(&r->sparse, &launch, future, &bucket->future_self, err));
     } else {
         /* The label is the bucket's own index, also where hooks are told 0 (STA-04). */
@@ -229,19 +230,35 @@ cddp_status cd_reducer_launch_bucket(cd_reducer *r, cd_bucket *bucket, cddp_erro
     cd_bucket_audit_red_zone(bucket);
     /* STA-04: in static graph's first pass the counter does not advance, and a hook sees index 0 every time. */
     bool first_static = cd_reducer_is_first_static(r);
-    bucket->hook_bucket.index = first_static ? 0 : bucket->index;
-    bucket->hook_bucket.is_last = bucket->hook_bucket.index + 1 == r->buckets.bucket_count;
+    bool is_last = cd_bucket_set_tell(&r->buckets, bucket, first_static ? 0 : bucket->index);
     CD_EMIT(r->tracer, bucket_launch, NULL, .bucket = bucket->index, .generation = r->buckets.generation,
             .numel = cddp_tensor_numel(&bucket->flat), .dtype = bucket->flat.dtype,
             .content = (int64_t)bucket->content_digest,
             .digest = bucket->is_sparse ? 0 : cd_tracer_digest(r->tracer, &bucket->flat),
-            .is_last = bucket->hook_bucket.is_last, .group = cddp_group_id(r->group),
+            .is_last = is_last, .group = cddp_group_id(r->group),
             .sequence = (int64_t)cddp_group_sequence(r->group));
     if (r->logger->is_sampling && r->logger->comm_begin_ns == 0) r->logger->comm_begin_ns = cd_reducer_now(r);
     bucket->is_launched = true;
     r->incomplete_count++;
-    CD_TRY(cd_reducer_start_bucket(r, bucket, true, err));
+    CD_TRY(cd_reducer_start_bucket(r, &r->buckets, bucket, err));
     return CDDP_OK;
+}
+
+cddp_status cd_reducer_take_hook(cd_reducer *r, const cddp_hook *hook, void *self, cddp_error *err)
+{
+    CD_TRY(cd_bucket_set_show_to_hook(&r->buckets, err));
+    r->hook = hook;
+    r->hook_self = self;
+    r->hook_group = r->group;
+    r->scales_in_hook = true; /* GRD-02 */
+    return CDDP_OK;
+}
+
+int64_t cd_reducer_slice_digest(const cd_reducer *r, size_t variable)
+{
+    if (cd_wrapped_variable(r->module, variable)->expect_sparse) return 0;
+    const cddp_tensor view = cd_bucket_set_view(&r->buckets, variable);
+    return cd_tracer_digest(r->tracer, &view);
 }
 
 /* RED-06: a bucket that is complete too early waits; when the next one in turn is complete, it and its complete
@@ -277,7 +294,7 @@ cddp_status cd_reducer_mark_variable_ready(cd_reducer *r, size_t variable, bool 
     CD_EMIT(r->tracer, mark_ready, NULL, .param = (int64_t)variable, .bucket = bucket->index,
             .slot = (int64_t)r->buckets.slot_of[variable] - (int64_t)bucket->first_slot, .path = path,
             .factor = (int64_t)r->divide_factor, .unused = is_unused,
-            .digest = bucket->is_sparse ? 0 : cd_tracer_digest(r->tracer, cd_bucket_set_view(&r->buckets, variable)));
+            .digest = cd_reducer_slice_digest(r, variable));
     if (--bucket->pending > 0) return CDDP_OK;
     CD_TRY(cd_reducer_contribute_deferred(r, bucket, err));
     CD_TRY(mark_bucket_ready(r, bucket, err));
@@ -329,7 +346,7 @@ static size_t print_missing(const cd_reducer *r, char *text, size_t text_bytes)
     for (size_t v = 0; v < r->variable_count; v++) {
         if (cd_bitset_has(r->ready, v)) continue;
         missing++;
-        const char *name = r->module->variables[v].name;
+        const char *name = cd_wrapped_variable(r->module, v)->name;
         size_t wanted = strlen(name) + 4;
         if (used + wanted + 16 > text_bytes || printed + 1 < missing) continue;
         used += (size_t)snprintf(text + used, text_bytes - used, "%s'%s'", printed > 0 ? ", " : "", name);
@@ -417,9 +434,9 @@ void cd_reducer_audit(const cd_reducer *r)
     }
     if (r->config->gradient_as_bucket_view) /* R8 */
         for (size_t v = 0; v < r->variable_count; v++) {
-            const cddp_grad *grad = r->module->variables[v].grad;
-            if (r->module->variables[v].expect_sparse || grad->kind == CDDP_GRAD_SPARSE) continue;
-            CD_ASSERT(grad->home_is_lent && cd_bucket_is_alias(&grad->home, cd_bucket_set_view(&r->buckets, v)));
+            const cd_variable *variable = cd_wrapped_variable(r->module, v);
+            if (variable->expect_sparse || variable->grad->kind == CDDP_GRAD_SPARSE) continue;
+            CD_ASSERT(variable->grad->home_is_lent && cd_bucket_set_holds(&r->buckets, v, variable->grad->home.storage, variable->grad->home.offset));
         }
     cd_bucket_set_audit(&r->buckets); /* R9 */
 }

@@ -116,6 +116,11 @@ static inline bool cd_reducer_is_dynamic(const cd_reducer *r)
 {
     return r->config->find_unused_parameters && !r->static_graph;
 }
+/* Gradients are copied into buckets or out of them, many at once. */
+static inline bool cd_reducer_copies(const cd_reducer *r)
+{
+    return !r->config->gradient_as_bucket_view || r->config->batched_grad_copy;
+}
 static inline bool cd_reducer_is_first_static(const cd_reducer *r)
 {
     return r->static_graph && !r->static_graph_recorded;
@@ -137,10 +142,15 @@ cddp_status cd_reducer_hand_over(cd_reducer *reducer, size_t variable, cddp_erro
 cddp_status cd_reducer_contribute_deferred(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
 cddp_status cd_reducer_compute_divide_factor(cd_reducer *reducer, cddp_error *err);
 cddp_status cd_reducer_launch_bucket(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
-/* RED-07: the hook, or a plain SUM of what was divided beforehand (GRD-02). contribute false: a joined rank's bucket. */
-cddp_status cd_reducer_start_bucket(cd_reducer *reducer, cd_bucket *bucket, bool contribute, cddp_error *err);
+/* RED-07: the hook, or a plain SUM of what was divided beforehand (GRD-02). set: the reducer's own, or a joined rank's
+** shadow of it, which contributes nothing. */
+cddp_status cd_reducer_start_bucket(cd_reducer *reducer, const cd_bucket_set *set, cd_bucket *bucket, cddp_error *err);
 cddp_status cd_reducer_finalize_backward(cd_reducer *reducer, cddp_error *err);
 void cd_reducer_reset_iteration(cd_reducer *reducer); /* nothing ready, nothing launched (RED-02) */
+/* The comm hook of the reducer from now on; its buckets are shown to it. */
+cddp_status cd_reducer_take_hook(cd_reducer *reducer, const cddp_hook *hook, void *self, cddp_error *err);
+/* For traces: what a variable's slice holds; 0 for a sparse one. */
+int64_t cd_reducer_slice_digest(const cd_reducer *reducer, size_t variable);
 /* After a failure inside a backward: every work is given back, nothing is pending. */
 void cd_reducer_abandon(cd_reducer *reducer);
 void cd_reducer_emit_layout(const cd_reducer *reducer);

@@ -58,7 +58,8 @@ static cddp_status build_buckets(cd_reducer *r, cddp_error *err)
     cd_bucket_layout layout = {0};
     CD_TRY_OUT(cd_bucket_layout_init(&layout, r->variable_count, r->allocator, err));
     CD_TRY_OUT(plan_first_layout(r, &layout, err));
-    cd_bucket_set_spec spec = {.module = r->module, .layout = &layout, .dtype = r->config->param_dtype};
+    cd_bucket_set_spec spec = {.module = r->module, .layout = &layout, .for_hook = r->hook != NULL, .for_copies = cd_reducer_copies(r),
+                               .dtype = r->config->param_dtype};
     CD_TRY_OUT(cd_bucket_set_init(&r->buckets, &spec, r->allocator, err));
     return CDDP_OK;
 out:
@@ -69,7 +70,7 @@ out:
 static cddp_status init_used_map(cd_reducer *r, cddp_error *err)
 {
     cd_control_spec spec = {.allocator = r->allocator, .group = r->group, .dtype = CDDP_I32,
-                            .device = r->module->variables[0].tensor.device, .numel = (int64_t)r->variable_count};
+                            .device = cd_module_device(r->module), .numel = (int64_t)r->variable_count};
     return cd_unused_map_init(&r->used_map, &spec, err);
 }
 
@@ -80,17 +81,17 @@ cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cd
                     .config = spec->config, .logger = spec->logger, .mixed = spec->mixed, .variable_count = spec->module->variable_count,
                     .static_graph = spec->config->static_graph, .graph_was_static = true, .writes_back = true,
                     .scales_in_hook = spec->config->mixed_precision, .is_first_hook_due = true};
-    CD_TRY_OUT(allocate_tables(&r, err));
-    CD_TRY_OUT(build_buckets(&r, err));
-    CD_TRY_OUT(cd_sparse_set_init(&r.sparse, r.module, r.allocator, err));
-    /* UNU-02: only these modes have a map. Static graph may also be chosen later, so the map is made then. */
-    if (r.config->find_unused_parameters || r.static_graph) CD_TRY_OUT(init_used_map(&r, err));
     if (spec->config->mixed_precision) {
         r.hook = &cd_mixed_hook;
         r.hook_self = spec->mixed;
         r.hook_group = r.group;
     }
-    if (r.config->gradient_as_bucket_view) CD_TRY_OUT(cd_bucket_set_lend_homes(&r.buckets, r.module, err));
+    CD_TRY_OUT(allocate_tables(&r, err));
+    CD_TRY_OUT(build_buckets(&r, err));
+    CD_TRY_OUT(cd_sparse_set_init(&r.sparse, r.module, r.allocator, err));
+    /* UNU-02: only these modes have a map. Static graph may also be chosen later, so the map is made then. */
+    if (r.config->find_unused_parameters || r.static_graph) CD_TRY_OUT(init_used_map(&r, err));
+    if (r.config->gradient_as_bucket_view) CD_TRY_OUT(cd_bucket_set_lend_homes(&r.buckets, err));
     *reducer = r;
     cd_reducer_audit(reducer);
     return CDDP_OK;
@@ -106,7 +107,7 @@ void cd_reducer_fini(cd_reducer *r)
     for (size_t b = 0; r->buckets.buckets != NULL && b < r->buckets.bucket_count; b++)
         cd_future_abandon(&r->buckets.buckets[b].future);
     if (r->hook != NULL && r->hook->destroy != NULL) r->hook->destroy(r->hook_self);
-    if (r->buckets.buckets != NULL) cd_bucket_set_release_grads(&r->buckets, r->module);
+    if (r->buckets.buckets != NULL) cd_bucket_set_release_grads(&r->buckets);
     cd_unused_map_fini(&r->used_map);
     cd_sparse_set_fini(&r->sparse);
     cd_bucket_set_fini(&r->buckets);

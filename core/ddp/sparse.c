@@ -54,7 +54,7 @@ cddp_status cd_sparse_set_init(cd_sparse_set *set, const cd_wrapped *module, con
                                cddp_error *err)
 {
     cd_sparse_set s = {.allocator = allocator};
-    for (size_t v = 0; v < module->variable_count; v++) s.count += module->variables[v].expect_sparse;
+    for (size_t v = 0; v < module->variable_count; v++) s.count += cd_wrapped_variable(module, v)->expect_sparse;
     if (s.count == 0) {
         *set = s;
         return CDDP_OK;
@@ -63,10 +63,11 @@ cddp_status cd_sparse_set_init(cd_sparse_set *set, const cd_wrapped *module, con
     if (s.items == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu sparse parameters", s.count);
     size_t i = 0;
     for (size_t v = 0; v < module->variable_count; v++) {
-        if (!module->variables[v].expect_sparse) continue;
-        s.items[i].variable = &module->variables[v];
+        const cd_variable *variable = cd_wrapped_variable(module, v);
+        if (!variable->expect_sparse) continue;
+        s.items[i].variable = variable;
         s.items[i].index = (uint32_t)v;
-        s.items[i].columns = columns_of(&module->variables[v].tensor);
+        s.items[i].columns = columns_of(&variable->tensor.form->like);
         i++;
     }
     *set = s;
@@ -112,7 +113,7 @@ static cddp_status need_storage(cd_sparse *s, storage *t, int64_t numel, cddp_er
 {
     if (t->block != NULL && t->capacity >= numel) return CDDP_OK;
     release_storage(t);
-    const cddp_tensor *like = &s->variable->tensor;
+    const cddp_tensor *like = &s->variable->tensor.form->like;
     int64_t capacity = numel > 0 ? numel : 1;
     void *block = NULL;
     CD_TRY(like->device->allocate(like->device, like->dtype, capacity, &block, err));
@@ -127,7 +128,7 @@ static cddp_status need_control(cd_sparse *s, cd_control *control, int64_t numel
     if (control->host != NULL && control->numel == numel) return CDDP_OK;
     cd_control_fini(control);
     cd_control_spec spec = {.allocator = s->set->allocator, .group = s->group, .dtype = CDDP_I64,
-                            .device = s->variable->tensor.device, .numel = numel};
+                            .device = s->variable->tensor.form->like.device, .numel = numel};
     s->set->growth_count++;
     return cd_control_init(control, &spec, err);
 }
@@ -155,9 +156,9 @@ cddp_status cd_sparse_set_metadata(cd_sparse_set *set, size_t variable, const in
     if (s == NULL) return cd_fail(err, CDDP_E_ARG, "sparse metadata for variable %zu, which does not expect a sparse gradient", variable);
     for (size_t i = 0; i < row_count; i++) {
         bool ordered = i == 0 || rows[i - 1] < rows[i];
-        if (!ordered || rows[i] < 0 || rows[i] >= s->variable->tensor.sizes[0])
+        if (!ordered || rows[i] < 0 || rows[i] >= s->variable->tensor.form->like.sizes[0])
             return cd_fail(err, CDDP_E_ARG, "sparse metadata of '%s': row %lld at position %zu is out of order or outside 0…%lld",
-                           s->variable->name, (long long)rows[i], i, (long long)s->variable->tensor.sizes[0] - 1);
+                           s->variable->name, (long long)rows[i], i, (long long)s->variable->tensor.form->like.sizes[0] - 1);
     }
     CD_TRY(need_rows(s, row_count, err));
     memcpy(s->rows, rows, row_count * sizeof *rows);
@@ -212,15 +213,22 @@ static cddp_tensor flat_values(const cddp_grad *grad)
     return cddp_tensor_of(grad->value.device, grad->value.storage, grad->value.offset, grad->value.dtype, &numel, 1);
 }
 
+/* Into rows_one, which has room for them. */
+static cddp_status read_rows(const cd_sparse *s, const cddp_grad *grad, cddp_error *err)
+{
+    const cddp_tensor rows = cddp_rows_tensor(&grad->rows);
+    return rows.device->read(&rows, s->rows_one.host, s->rows_one.bytes, err);
+}
+
 static cddp_status post_with_metadata(cd_sparse *s, const cd_sparse_launch *launch, cddp_future *future, cddp_error *err)
 {
     CD_TRY(clear_result(s, err));
     if (launch->contribute) {
         const cddp_grad *grad = launch->variable->grad;
-        int64_t count = cddp_tensor_numel(&grad->rows);
+        int64_t count = grad->rows.count;
         cddp_tensor values = flat_values(grad);
         CD_TRY(need_control(s, &s->rows_one, count, err));
-        CD_TRY(grad->rows.device->read(&grad->rows, s->rows_one.host, s->rows_one.bytes, err));
+        CD_TRY(read_rows(s, grad, err));
         CD_TRY(add_rows(s, s->rows_one.host, count, &values, err));
     }
     cddp_grad_bucket label = {.index = launch->bucket};
@@ -300,13 +308,13 @@ static cddp_status gather_rows(void *self, cddp_grad_bucket *bucket, cddp_future
 static cddp_status post_counts(cd_sparse *s, const cd_sparse_launch *launch, cddp_future *future, cddp_error *err)
 {
     const cddp_grad *grad = launch->variable->grad;
-    int64_t mine = launch->contribute ? cddp_tensor_numel(&grad->rows) : 0;
+    int64_t mine = launch->contribute ? grad->rows.count : 0;
     cddp_grad_bucket label = {.index = launch->bucket};
     CD_TRY(need_control(s, &s->count_one, 1, err));
     CD_TRY(need_control(s, &s->count_all, cddp_group_size(s->group), err));
     CD_TRY(need_control(s, &s->rows_one, mine, err));
     *(int64_t *)s->count_one.host = mine;
-    if (mine > 0) CD_TRY(grad->rows.device->read(&grad->rows, s->rows_one.host, s->rows_one.bytes, err));
+    if (mine > 0) CD_TRY(read_rows(s, grad, err));
     CD_TRY(cd_control_upload(&s->count_one, err));
     CD_TRY(cd_control_upload(&s->rows_one, err));
     CD_TRY(add_allgather(s, &label, &s->count_one.tensor, &s->count_all.tensor, NULL, future, err));
@@ -330,9 +338,9 @@ void cd_sparse_write_back(cd_sparse_set *set, size_t variable, cddp_grad *grad)
     cd_sparse *s = find_item(set, (uint32_t)variable);
     int64_t count = (int64_t)s->row_count;
     grad->kind = CDDP_GRAD_SPARSE;
-    grad->value = cddp_tensor_of(s->result.device, s->result.block, 0, s->result.dtype, s->variable->tensor.sizes,
-                                 s->variable->tensor.dim_count);
+    grad->value = cddp_tensor_of(s->result.device, s->result.block, 0, s->result.dtype, s->variable->tensor.form->like.sizes,
+                                 s->variable->tensor.form->like.dim_count);
     grad->value.sizes[0] = count;
-    grad->rows = cddp_tensor_of(cddp_device_cpu(), s->rows, 0, CDDP_I64, &count, 1);
+    grad->rows = (cddp_rows){cddp_device_cpu(), s->rows, 0, count};
     grad->is_fresh = false;
 }

@@ -77,14 +77,16 @@ static void push_gradients(facts *f, const cd_wrapped *module, bool exact)
         const size_t count = n - first < 16 ? n - first : 16;
         uint64_t kinds = UINT64_C(1) << 63;
         for (size_t i = 0; i < count; i++) {
-            const cddp_grad *g = module->variables[first + i].grad;
+            const cddp_grad *g = cd_wrapped_variable(module, first + i)->grad;
             const uint64_t fresh = (g->kind != CDDP_GRAD_UNDEFINED) & g->is_fresh;
             kinds |= ((uint64_t)g->kind << 1 | fresh) << (3 * i);
         }
         push(f, kinds);
     }
-    for (size_t v = 0; exact && v < n; v++)
-        if (module->variables[v].grad->kind == CDDP_GRAD_DENSE) push_content(f, &module->variables[v].grad->value);
+    for (size_t v = 0; exact && v < n; v++) {
+        const cddp_grad *g = cd_wrapped_variable(module, v)->grad;
+        if (g->kind == CDDP_GRAD_DENSE) push_content(f, &g->value);
+    }
 }
 
 static void push_reducer(facts *f, const cd_reducer *r)

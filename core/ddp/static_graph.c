@@ -29,7 +29,7 @@ cddp_status cd_static_graph_set(cd_reducer *r, cddp_error *err)
                        "the training loop", (unsigned long long)r->iteration);
     if (r->used_map.count == 0) {
         cd_control_spec spec = {.allocator = r->allocator, .group = r->group, .dtype = CDDP_I32,
-                                .device = r->module->variables[0].tensor.device, .numel = (int64_t)r->variable_count};
+                                .device = cd_module_device(r->module), .numel = (int64_t)r->variable_count};
         CD_TRY(cd_unused_map_init(&r->used_map, &spec, err));
     }
     if (r->config->find_unused_parameters) CD_EMIT(r->tracer, mark, "static_graph_ignores_find_unused", .value = 0);
@@ -63,7 +63,7 @@ cddp_status cd_static_graph_reduce_delayed(cd_reducer *r, cddp_error *err)
         CD_EMIT(r->tracer, mark_ready, NULL, .param = (int64_t)v, .bucket = b, .path = path,
                 .slot = (int64_t)r->buckets.slot_of[v] - (int64_t)r->buckets.buckets[b].first_slot,
                 .factor = (int64_t)r->divide_factor, .unused = r->hook_counts[v] == 0,
-                .digest = r->buckets.buckets[b].is_sparse ? 0 : cd_tracer_digest(r->tracer, cd_bucket_set_view(&r->buckets, v)));
+                .digest = cd_reducer_slice_digest(r, v));
     }
     for (size_t b = 0; b < r->buckets.bucket_count; b++) {
         CD_TRY(cd_reducer_contribute_deferred(r, &r->buckets.buckets[b], err));

@@ -19,12 +19,17 @@ struct cd_broadcast_bucket {
     cddp_work *work;
 };
 
-static uint64_t key_of(const cd_broadcast_spec *spec, size_t i)
+static cddp_tensor tensor_of(const cd_broadcast_plan *p, size_t i)
+{
+    return p->tensors.get(p->tensors.context, i);
+}
+
+static uint64_t key_of(const cd_broadcast_plan *p, const cddp_tensor *t)
 {
     /* The first tensor on the same device names it: device tables have no number of their own. */
     uint64_t key = 0;
-    while (spec->tensors[key].device != spec->tensors[i].device) key++;
-    return key * CDDP_DTYPE_COUNT + spec->tensors[i].dtype;
+    while (tensor_of(p, key).device != t->device) key++;
+    return key * CDDP_DTYPE_COUNT + t->dtype;
 }
 
 static cddp_status plan_layout(cd_broadcast_plan *p, const cd_broadcast_spec *spec, cddp_error *err)
@@ -32,10 +37,11 @@ static cddp_status plan_layout(cd_broadcast_plan *p, const cd_broadcast_spec *sp
     size_t n = spec->tensor_count;
     cd_bucket_input *inputs = cd_allocate_array(spec->allocator, n, sizeof *inputs);
     if (inputs == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to broadcast %zu tensors", n);
-    for (size_t i = 0; i < n; i++)
-        inputs[i] = (cd_bucket_input){
-            .bytes = (uint64_t)cddp_tensor_numel(&spec->tensors[i]) * cddp_dtype_bytes(spec->tensors[i].dtype),
-            .key = key_of(spec, i)};
+    for (size_t i = 0; i < n; i++) {
+        const cddp_tensor t = tensor_of(p, i);
+        inputs[i] = (cd_bucket_input){.bytes = (uint64_t)cddp_tensor_numel(&t) * cddp_dtype_bytes(t.dtype),
+                                      .key = key_of(p, &t)};
+    }
     cd_bucket_request request = {.inputs = inputs, .input_count = n, .limits = &spec->limit_bytes, .limit_count = 1};
     cddp_status status = cd_bucket_assignment_by_size(&request, &p->layout, err);
     cd_release(spec->allocator, inputs, n * sizeof *inputs);
@@ -46,35 +52,43 @@ static cddp_status plan_layout(cd_broadcast_plan *p, const cd_broadcast_spec *sp
 static void describe_bucket(cd_broadcast_plan *p, size_t b)
 {
     const cd_bucket_layout *l = &p->layout;
-    const cddp_tensor *first = &p->tensors[l->indices[l->starts[b]]];
+    const cddp_tensor first = tensor_of(p, l->indices[l->starts[b]]);
+    const size_t count = l->starts[b + 1] - l->starts[b];
     int64_t numel = 0;
-    for (uint32_t i = l->starts[b]; i < l->starts[b + 1]; i++) numel += cddp_tensor_numel(&p->tensors[l->indices[i]]);
+    for (uint32_t i = l->starts[b]; i < l->starts[b + 1]; i++) {
+        const cddp_tensor t = tensor_of(p, l->indices[i]);
+        numel += cddp_tensor_numel(&t);
+    }
+    if (count > p->largest_count) p->largest_count = count;
     cd_broadcast_bucket *bucket = &p->buckets[b];
-    bucket->is_direct = l->starts[b + 1] - l->starts[b] == 1 && cddp_tensor_is_contiguous(first);
-    bucket->flat = bucket->is_direct ? cddp_tensor_of(first->device, first->storage, first->offset, first->dtype, &numel, 1)
-                                     : cddp_tensor_of(first->device, NULL, 0, first->dtype, &numel, 1);
+    bucket->is_direct = count == 1 && cddp_tensor_is_contiguous(&first);
+    bucket->flat = bucket->is_direct ? cddp_tensor_of(first.device, first.storage, first.offset, first.dtype, &numel, 1)
+                                     : cddp_tensor_of(first.device, NULL, 0, first.dtype, &numel, 1);
 }
 
 cddp_status cd_broadcast_plan_init(cd_broadcast_plan *plan, const cd_broadcast_spec *spec, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     size_t n = spec->tensor_count;
-    cd_broadcast_plan p = {.allocator = spec->allocator, .tensor_count = n, .keep_storage = spec->keep_storage};
+    cd_broadcast_plan p = {.allocator = spec->allocator, .tensors = spec->tensors, .tensor_count = n,
+                           .keep_storage = spec->keep_storage};
     if (n == 0) {
         *plan = p;
         return CDDP_OK;
     }
     CD_TRY_OUT(cd_bucket_layout_init(&p.layout, n, spec->allocator, err));
-    p.tensors = cd_allocate_array(spec->allocator, n, sizeof *p.tensors);
-    p.pairs = cd_allocate_array(spec->allocator, n, sizeof *p.pairs);
-    p.buckets = cd_allocate_array(spec->allocator, n, sizeof *p.buckets);
-    if (p.tensors == NULL || p.pairs == NULL || p.buckets == NULL) {
+    CD_TRY_OUT(plan_layout(&p, spec, err));
+    p.buckets = cd_allocate_array(spec->allocator, p.layout.bucket_count, sizeof *p.buckets);
+    if (p.buckets == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory to broadcast %zu tensors", n);
         goto out;
     }
-    memcpy(p.tensors, spec->tensors, n * sizeof *p.tensors);
-    CD_TRY_OUT(plan_layout(&p, spec, err));
     for (size_t b = 0; b < p.layout.bucket_count; b++) describe_bucket(&p, b);
+    p.pairs = cd_allocate_array(spec->allocator, p.largest_count, sizeof *p.pairs);
+    if (p.pairs == NULL) {
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory to broadcast %zu tensors", n);
+        goto out;
+    }
     *plan = p;
     return CDDP_OK;
 out:
@@ -92,14 +106,12 @@ static void release_flat(cd_broadcast_bucket *bucket)
 
 void cd_broadcast_plan_fini(cd_broadcast_plan *p)
 {
-    size_t n = p->tensor_count;
     for (size_t b = 0; p->buckets != NULL && b < p->layout.bucket_count; b++) {
         cddp_work_release(p->buckets[b].work);
         release_flat(&p->buckets[b]);
     }
-    cd_release(p->allocator, p->tensors, n * sizeof *p->tensors);
-    cd_release(p->allocator, p->pairs, n * sizeof *p->pairs);
-    cd_release(p->allocator, p->buckets, n * sizeof *p->buckets);
+    cd_release(p->allocator, p->pairs, p->largest_count * sizeof *p->pairs);
+    cd_release(p->allocator, p->buckets, p->layout.bucket_count * sizeof *p->buckets);
     cd_bucket_layout_fini(&p->layout);
     memset(p, 0, sizeof *p);
 }
@@ -113,7 +125,7 @@ static cddp_status copy_bucket(cd_broadcast_plan *p, size_t b, bool gather, cddp
     int64_t offset = 0;
     size_t pair_count = 0;
     for (uint32_t i = l->starts[b]; i < l->starts[b + 1]; i++) {
-        const cddp_tensor *t = &p->tensors[l->indices[i]];
+        const cddp_tensor tensor = tensor_of(p, l->indices[i]), *t = &tensor;
         int64_t numel = cddp_tensor_numel(t);
         if (numel == 0) continue;
         cddp_tensor place = cddp_tensor_of(t->device, bucket->flat.storage, offset, t->dtype, t->sizes, t->dim_count);

@@ -15,19 +15,26 @@
 
 typedef struct cd_broadcast_bucket cd_broadcast_bucket;
 
+/* Tensors by number; what context points to outlives the plan. */
+typedef struct cd_tensor_list {
+    const void *context;
+    cddp_tensor (*get)(const void *context, size_t i);
+} cd_tensor_list;
+
 typedef struct cd_broadcast_plan {
     const cddp_allocator *allocator;
-    cddp_tensor *tensors; /* (tensor_count) in order of registration */
+    cd_tensor_list tensors; /* in order of registration */
     size_t tensor_count;
     cd_bucket_layout layout;
     cd_broadcast_bucket *buckets; /* (layout.bucket_count) */
-    cddp_copy_pair *pairs;        /* (tensor_count) */
+    cddp_copy_pair *pairs;        /* (largest_count) */
+    size_t largest_count;         /* tensors of the bucket that has most */
     bool keep_storage;
 } cd_broadcast_plan;
 
 typedef struct cd_broadcast_spec {
     const cddp_allocator *allocator;
-    const cddp_tensor *tensors; /* copied */
+    cd_tensor_list tensors;
     size_t tensor_count;
     uint64_t limit_bytes; /* CD_BROADCAST_BYTES but in tests */
     bool keep_storage;

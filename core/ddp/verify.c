@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Verification across ranks.
 **
-** Every rank describes what it wraps as text, one line per setting list, parameter and buffer, and the digests of the
-** texts are all-gathered. When they agree that is all. When not, every rank sees the same digests and so knows the same
-** pair of ranks: rank 0 and the first one that differs from it. Their texts are broadcast, and every rank reports the
-** first line in which they part, both sides shown.
+** Every rank folds what it wraps into a digest, and the smallest and the largest of all ranks' digests are compared: one
+** small reduction, whatever the number of ranks. When they are equal that is all. When not, every rank describes what it
+** wraps as text, one line per setting list, parameter and buffer, and the digests of the texts are all-gathered. Every
+** rank sees the same digests and so knows the same pair of ranks: rank 0 and the first one that differs from it. Their
+** texts are broadcast, and every rank reports the first line in which they part, both sides shown.
 **
 ** PyTorch compares shapes and strides only, finds them only on ranks other than 0, and never looks at dtypes, names or
 ** options (INI-08…10); a difference there becomes garbage or a hang much later.
@@ -54,14 +55,15 @@ static void append_dims(text *t, const char *before, const int64_t *dims, uint32
 
 static void append_parameter(text *t, const cd_wrapped_parameter *p)
 {
+    const cddp_tensor *like = &p->tensor.form->like;
     append(t, "parameter '%s'", p->name);
     if (p->is_ignored) {
         append(t, " %s\n", p->is_delayed ? "delayed" : "ignored");
         return;
     }
-    append(t, " %s ", cddp_dtype_name(p->tensor.dtype));
-    append_dims(t, "", p->tensor.sizes, p->tensor.dim_count);
-    append_dims(t, " strides ", p->tensor.strides, p->tensor.dim_count);
+    append(t, " %s ", cddp_dtype_name(like->dtype));
+    append_dims(t, "", like->sizes, like->dim_count);
+    append_dims(t, " strides ", like->strides, like->dim_count);
     append(t, "%s%s\n", p->requires_grad ? " requires_grad" : " frozen", p->expect_sparse ? " sparse" : "");
 }
 
@@ -177,8 +179,7 @@ out:
     return status;
 }
 
-cddp_status cd_verify_across_ranks(const cd_wrapped *module, const cd_ddp_config *config, cddp_group *group,
-                                   cddp_error *err)
+static cddp_status explain(const cd_wrapped *module, const cd_ddp_config *config, cddp_group *group, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     text mine = {.allocator = module->allocator, .device = cd_module_device(module)};
@@ -193,4 +194,64 @@ out:
     cd_release(module->allocator, mine.bytes, mine.capacity);
     cd_control_fini(&all);
     return status;
+}
+
+/* ---- the digest ---- */
+
+static uint64_t fold_tensor(uint64_t h, const cddp_tensor *t, bool has_strides)
+{
+    h = cd_hash_mix(h, (uint64_t)t->dtype << 32 | t->dim_count);
+    for (uint32_t i = 0; i < t->dim_count; i++) {
+        h = cd_hash_mix(h, (uint64_t)t->sizes[i]);
+        if (has_strides) h = cd_hash_mix(h, (uint64_t)t->strides[i]);
+    }
+    return h;
+}
+
+/* Of exactly what the texts say. */
+static uint64_t fold(const cd_wrapped *m, const cd_ddp_config *config)
+{
+    char options[512];
+    cd_ddp_config_print(config, options, sizeof options);
+    uint64_t h = cd_hash_mix(cd_hash_text(options), m->parameter_count);
+    for (size_t i = 0; i < m->parameter_count; i++) {
+        const cd_wrapped_parameter *p = &m->parameters[i];
+        const bool bits[] = {p->is_ignored, p->is_delayed, p->requires_grad, p->expect_sparse};
+        h = cd_hash_mix(h, p->name_digest);
+        for (size_t b = 0; b < (p->is_ignored ? 2 : 4); b++) h = cd_hash_mix(h, bits[b]);
+        if (!p->is_ignored) h = fold_tensor(h, &p->tensor.form->like, true);
+    }
+    for (size_t i = 0; i < m->buffer_count; i++) {
+        h = cd_hash_mix(h, cd_hash_text(m->buffers[i].name));
+        h = m->buffers[i].is_ignored ? cd_hash_mix(h, 1) : fold_tensor(h, &m->buffers[i].tensor, false);
+    }
+    return h;
+}
+
+/* The complement turns an order around, so the smallest complement is that of the largest digest. */
+static cddp_status compare_digests(uint64_t mine, const cd_wrapped *m, cddp_group *group, bool *agree, cddp_error *err)
+{
+    cd_control_spec spec = {.allocator = m->allocator, .group = group, .dtype = CDDP_I64, .numel = 2,
+                            .device = cd_module_device(m)};
+    cddp_status status = CDDP_OK;
+    cd_control ends = {0};
+    CD_TRY(cd_control_init(&ends, &spec, err));
+    int64_t *values = ends.host;
+    values[0] = (int64_t)mine;
+    values[1] = (int64_t)~mine;
+    CD_TRY_OUT(cd_control_allreduce(group, &ends, CDDP_RED_MIN, err));
+    *agree = values[0] == ~values[1];
+out:
+    cd_control_fini(&ends);
+    return status;
+}
+
+cddp_status cd_verify_across_ranks(const cd_wrapped *module, const cd_ddp_config *config, cddp_group *group,
+                                   cddp_error *err)
+{
+    const cddp_capabilities *k = cddp_group_capabilities(group);
+    bool has_min = (k->reduce_ops & (1u << CDDP_RED_MIN)) != 0 && (k->dtypes & CDDP_DTYPE_BIT(CDDP_I64)) != 0;
+    bool agree = false;
+    if (has_min) CD_TRY(compare_digests(fold(module, config), module, group, &agree, err));
+    return agree ? CDDP_OK : explain(module, config, group, err);
 }

@@ -4,6 +4,6 @@
 #include "core/ddp/module.h"
 #include "core/ddp/options.h"
 
-/* Collective. One all-gather when everything agrees. */
+/* Collective. One all-reduce of two numbers when everything agrees. */
 cddp_status cd_verify_across_ranks(const cd_wrapped *module, const cd_ddp_config *config, cddp_group *group,
                                    cddp_error *err);

@@ -183,7 +183,7 @@ static cddp_status store_sparse(cd_graph *graph, uint32_t parameter, const cd_gr
     }
     p->grad.kind = CDDP_GRAD_SPARSE;
     p->grad.value = value;
-    p->grad.rows = rows;
+    p->grad.rows = cddp_rows_of(&rows);
     return CDDP_OK;
 }
 
@@ -198,7 +198,7 @@ static cddp_status accumulate_mixed(cd_graph *graph, uint32_t parameter, const c
     }
     if (slot->kind == CDDP_GRAD_DENSE)
         return scatter_add(&slot->value, &gradient->value, &gradient->rows, stream_of(graph, parameter), err);
-    cd_gradient sum = {.kind = CDDP_GRAD_SPARSE, .value = slot->value, .rows = slot->rows};
+    cd_gradient sum = {.kind = CDDP_GRAD_SPARSE, .value = slot->value, .rows = cddp_rows_tensor(&slot->rows)};
     CD_TRY(cd_gradient_add(graph, &sum, gradient, err));
     if (sum.kind == CDDP_GRAD_SPARSE) return store_sparse(graph, parameter, &sum, err);
     cddp_grad_drop(slot);

@@ -39,14 +39,15 @@ cddp_status cd_numbers_read(cd_numbers *numbers, const cddp_tensor *tensor, cddp
 /* Adds the rows in the order in which they lie; a coalesced gradient has each once. */
 static cddp_status scatter_rows(cd_numbers *numbers, const cddp_grad *gradient, size_t numel, cddp_error *err)
 {
-    size_t rows = (size_t)cddp_tensor_numel(&gradient->rows);
+    const cddp_tensor list = cddp_rows_tensor(&gradient->rows);
+    size_t rows = (size_t)gradient->rows.count;
     size_t width = rows > 0 ? (size_t)cddp_tensor_numel(&gradient->value) / rows : 0;
     CD_TRY(cd_numbers_read(numbers, &gradient->value, err));
     size_t stored = numbers->count;
     CD_TRY(make_room(numbers, stored + numel, rows * sizeof(int64_t), err));
     double *dense = numbers->values + stored;
     for (size_t i = 0; i < numel; i++) dense[i] = 0;
-    if (rows > 0) CD_TRY(gradient->rows.device->read(&gradient->rows, numbers->bytes, rows * sizeof(int64_t), err));
+    if (rows > 0) CD_TRY(list.device->read(&list, numbers->bytes, rows * sizeof(int64_t), err));
     for (size_t r = 0; r < rows; r++) {
         int64_t row;
         memcpy(&row, numbers->bytes + r * sizeof row, sizeof row);

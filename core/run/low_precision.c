@@ -86,7 +86,7 @@ void cd_low_precision_fini(cd_low_precision *low)
 }
 
 /* The slot lives in `home` from now on, with the value that it has. */
-static cddp_status move_gradient(cddp_grad *grad, const cddp_tensor *like, const cddp_tensor *home, bool is_lent,
+static cddp_status move_gradient(cddp_grad *grad, const cddp_tensor *like, const cddp_home *home, bool is_lent,
                                  cddp_error *err)
 {
     const cddp_tensor before = grad->value;
@@ -113,7 +113,8 @@ cddp_status cd_low_precision_begin(cd_low_precision *low, cddp_error *err)
         CD_TRY(l->value.device->copy(&l->value, &p->tensor, NULL, err));
         if (!low->is_low) {
             l->full_home = p->grad.home;
-            CD_TRY(move_gradient(&p->grad, &l->value, &l->home, true, err));
+            const cddp_home home = cddp_home_of(&l->home);
+            CD_TRY(move_gradient(&p->grad, &l->value, &home, true, err));
         }
     }
     low->is_low = low->parameters != NULL;

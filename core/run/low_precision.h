@@ -13,7 +13,7 @@
 typedef struct cd_low_parameter {
     cddp_tensor value;     /* device NULL: this parameter is not cast */
     cddp_tensor home;      /* of its gradient, while low */
-    cddp_tensor full_home; /* the slot's own */
+    cddp_home full_home; /* the slot's own */
 } cd_low_parameter;
 
 typedef struct cd_low_precision {

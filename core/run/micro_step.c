@@ -188,8 +188,8 @@ static const cddp_tensor *forward_parameter(void *context, uint32_t parameter)
     const cd_trainer *t = context;
     /* With streams the wrapper's tensor is the queued face of the same memory. */
     const bool asks_wrapper = t->ddp != NULL && t->streams.device == NULL;
-    return asks_wrapper ? cddp_ddp_forward_parameter(t->ddp, parameter)
-                        : &cd_trainer_module(t)->parameters[parameter].tensor;
+    const cddp_tensor *copy = asks_wrapper ? cddp_ddp_forward_copy(t->ddp, parameter) : NULL;
+    return copy != NULL ? copy : &cd_trainer_module(t)->parameters[parameter].tensor;
 }
 
 /* ---- synchronised batch norm ---- */

@@ -9,31 +9,42 @@
 
 /* The layout a gradient of `like` gets: like's own strides when its elements fill their range exactly once
 ** (channels-last stays channels-last), contiguous otherwise (BKT-19). */
-static cddp_tensor layout_of(const cddp_tensor *like, void *storage)
+static cddp_tensor layout_of(const cddp_tensor *like, const cddp_home *home)
 {
-    cddp_tensor t = cddp_tensor_of(like->device, storage, 0, like->dtype, like->sizes, like->dim_count);
+    cddp_tensor t = cddp_tensor_of(home->device, home->storage, home->offset, home->dtype, like->sizes, like->dim_count);
     if (cddp_tensor_is_dense(like))
         for (uint32_t i = 0; i < like->dim_count; i++) t.strides[i] = like->strides[i];
     return t;
 }
 
-static int64_t home_numel(const cddp_tensor *home)
+static int64_t at_least_one(int64_t numel) { return numel > 0 ? numel : 1; }
+
+cddp_home cddp_home_of(const cddp_tensor *t)
 {
-    int64_t numel = cddp_tensor_numel(home);
-    return numel > 0 ? numel : 1;
+    return (cddp_home){t->device, t->storage, t->offset, cddp_tensor_numel(t), t->dtype};
+}
+
+cddp_rows cddp_rows_of(const cddp_tensor *t)
+{
+    return (cddp_rows){t->device, t->storage, t->offset, cddp_tensor_numel(t)};
+}
+
+cddp_tensor cddp_rows_tensor(const cddp_rows *rows)
+{
+    return cddp_tensor_of(rows->device, rows->storage, rows->offset, CDDP_I64, &rows->count, 1);
 }
 
 cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like, cddp_error *err)
 {
     if (grad->kind == CDDP_GRAD_DENSE) return CDDP_OK;
     if (grad->home.device == NULL) {
-        void *storage = NULL;
-        CD_TRY(like->device->allocate(like->device, like->dtype, home_numel(like), &storage, err));
-        grad->home = layout_of(like, storage);
+        cddp_home home = {.device = like->device, .numel = at_least_one(cddp_tensor_numel(like)), .dtype = like->dtype};
+        CD_TRY(like->device->allocate(like->device, like->dtype, home.numel, &home.storage, err));
+        grad->home = home;
         grad->home_is_lent = false;
     }
     grad->kind = CDDP_GRAD_DENSE;
-    grad->value = grad->home;
+    grad->value = layout_of(like, &grad->home);
     grad->is_fresh = true;
     return CDDP_OK;
 }
@@ -50,6 +61,6 @@ void cddp_grad_fini(cddp_grad *grad)
 {
     cddp_grad_drop(grad);
     if (grad->home.device != NULL && !grad->home_is_lent)
-        grad->home.device->release(grad->home.device, grad->home.dtype, home_numel(&grad->home), grad->home.storage);
+        grad->home.device->release(grad->home.device, grad->home.dtype, at_least_one(grad->home.numel), grad->home.storage);
     *grad = (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
 }

@@ -106,10 +106,10 @@ CDDP_API cddp_status cddp_ddp_mark_variable_ready(cddp_ddp *ddp, size_t variable
 ** go to mark_variable_ready, the trigger of the delayed all-reduce fires it (DEL-03), others do nothing. */
 CDDP_API cddp_status cddp_ddp_mark_parameter_ready(cddp_ddp *ddp, size_t ordinal, cddp_error *err) CDDP_MUST_CHECK;
 
-/* The tensor that forward and backward must compute with: the parameter itself, or its low-precision copy from
-** forward_begin to the end of backward under mixed precision (MIX-02). ordinal: position in options.parameters.
-** Gradients accumulate in this tensor's dtype. Returns borrowed until destroy. */
-CDDP_API const cddp_tensor *cddp_ddp_forward_parameter(const cddp_ddp *ddp, size_t ordinal);
+/* What forward and backward must compute with in place of a parameter: its low-precision copy, from forward_begin to
+** the end of backward under mixed precision (MIX-02), borrowed until destroy; or NULL: the parameter itself. ordinal:
+** position in options.parameters. Gradients accumulate in the dtype of what is computed with. */
+CDDP_API const cddp_tensor *cddp_ddp_forward_copy(const cddp_ddp *ddp, size_t ordinal);
 
 /* The end of the outermost backward: finalisation (FIN-01), or nothing when nothing was launched. */
 CDDP_API cddp_status cddp_ddp_backward_end(cddp_ddp *ddp, cddp_error *err) CDDP_MUST_CHECK;

@@ -56,15 +56,30 @@ typedef struct cddp_tensor {
 /* What `.grad` of a parameter is. Undefined is not zero: an optimizer skips an undefined gradient. */
 typedef enum cddp_grad_kind { CDDP_GRAD_UNDEFINED, CDDP_GRAD_DENSE, CDDP_GRAD_SPARSE } cddp_grad_kind;
 
+/* Storage that is laid out as the parameter it is for. */
+typedef struct cddp_home {
+    const cddp_device *device; /* NULL: none */
+    void *storage;
+    int64_t offset, numel;
+    cddp_dtype dtype; /* of the gradient that lives here */
+} cddp_home;
+
+/* Which rows of a parameter a sparse gradient has: i64, on `device`, one after the other. */
+typedef struct cddp_rows {
+    const cddp_device *device;
+    void *storage;
+    int64_t offset, count;
+} cddp_rows;
+
 /* The `.grad` slot of one parameter, shared by the engine that accumulates into it, the reducer that
 ** averages it and the optimizer that consumes it. Zero-initialise it; make gradients with cddp_grad_define.
 **   value  DENSE: a view with the parameter's sizes, of `home` or of a bucket (gradient_as_bucket_view).
 **          SPARSE: (row_count, rest of the parameter's sizes), one row per entry of `rows`.
-**   home   storage with the parameter's layout, made on first need and kept for reuse, so that dropping a
-**          gradient and making it again allocates nothing; undefined until then. Under
+**   home   storage for a dense value, made on first need and kept for reuse, so that dropping a
+**          gradient and making it again allocates nothing; without device until then. Under
 **          gradient_as_bucket_view the reducer lends a slice of the bucket (home_is_lent), so that a new
 **          gradient is born where it is reduced.
-**   rows   SPARSE only: (row_count) i64, strictly increasing once coalesced.                          */
+**   rows   SPARSE only: strictly increasing once coalesced.                          */
 typedef struct cddp_grad {
     cddp_grad_kind kind;
     bool requires_grad; /* made under create_graph: its own history continues (GRD-09) */
@@ -72,8 +87,8 @@ typedef struct cddp_grad {
                         ** of its own and scale it by the rounded reciprocal (GRD-03, GRD-06) */
     bool home_is_lent;  /* home belongs to somebody else: cddp_grad_fini does not release it */
     cddp_tensor value;
-    cddp_tensor home;
-    cddp_tensor rows;
+    cddp_home home;
+    cddp_rows rows;
 } cddp_grad;
 
 /* Makes an undefined gradient dense: value becomes home (allocated from like's device with like's layout on
@@ -83,6 +98,10 @@ CDDP_API cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like, 
 CDDP_API void cddp_grad_drop(cddp_grad *grad);
 /* Drops the gradient and gives home back, unless it is lent. */
 CDDP_API void cddp_grad_fini(cddp_grad *grad);
+/* Home in a tensor's storage; the tensor is laid out as the parameter. */
+CDDP_API cddp_home cddp_home_of(const cddp_tensor *t);
+CDDP_API cddp_rows cddp_rows_of(const cddp_tensor *t); /* of a contiguous 1-D i64 tensor */
+CDDP_API cddp_tensor cddp_rows_tensor(const cddp_rows *rows);
 
 CDDP_API const char *cddp_dtype_name(cddp_dtype dtype); /* "f32"; "?" when out of range */
 CDDP_API size_t cddp_dtype_bytes(cddp_dtype dtype);     /* bytes of one element */

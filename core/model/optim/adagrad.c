@@ -34,7 +34,7 @@ static cddp_tensor row_of(const cddp_tensor *t, int64_t index)
 /* Strictly increasing and in range: each row once. */
 static cddp_status read_row(const cd_optimizer_entry *entry, int64_t i, int64_t before, int64_t *index, cddp_error *err)
 {
-    cddp_tensor one = cddp_tensor_slice(&entry->parameter.grad->rows, i, 1);
+    const cddp_tensor rows = cddp_rows_tensor(&entry->parameter.grad->rows), one = cddp_tensor_slice(&rows, i, 1);
     CD_TRY(one.device->read(&one, index, sizeof *index, err));
     if (*index > before && *index < entry->parameter.tensor.sizes[0]) return CDDP_OK;
     return cd_fail(err, CDDP_E_ARG,
@@ -47,7 +47,7 @@ static cddp_status step_sparse(cd_optimizer *o, cd_optimizer_entry *entry, const
                                cddp_error *err)
 {
     const cddp_tensor *p = &entry->parameter.tensor, *value = &entry->parameter.grad->value;
-    int64_t row_count = cddp_tensor_numel(&entry->parameter.grad->rows), before = -1, index;
+    int64_t row_count = entry->parameter.grad->rows.count, before = -1, index;
     if (o->options.weight_decay != 0)
         return cd_optimizer_refuse(o, entry, "its gradient is sparse; weight decay needs a dense one", err);
     if ((p->device->flags & CDDP_DEVICE_HOST) == 0)

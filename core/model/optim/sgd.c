@@ -77,9 +77,10 @@ static cddp_status step_sparse(cd_optimizer *o, cd_optimizer_entry *entry, cddp_
     const cddp_tensor *p = &entry->parameter.tensor;
     if (o->options.momentum != 0 || o->options.weight_decay != 0)
         return cd_optimizer_refuse(o, entry, "its gradient is sparse; momentum and weight decay need a dense one", err);
-    for (int64_t i = 0; i < cddp_tensor_numel(&grad->rows); i++) {
+    const cddp_tensor rows = cddp_rows_tensor(&grad->rows);
+    for (int64_t i = 0; i < grad->rows.count; i++) {
         int64_t index;
-        cddp_tensor one = cddp_tensor_slice(&grad->rows, i, 1);
+        cddp_tensor one = cddp_tensor_slice(&rows, i, 1);
         CD_TRY(one.device->read(&one, &index, sizeof index, err));
         if (index < 0 || index >= p->sizes[0])
             return cd_fail(err, CDDP_E_ARG, "sgd: parameter %s: sparse row %" PRId64 " of %" PRId64,

@@ -191,8 +191,8 @@ static const cddp_tensor *densify(const cd_parameter *p, cddp_tensor *dense, dou
     memset(storage, 0, (size_t)cddp_tensor_numel(dense) * sizeof *storage);
     if (p->grad.kind == CDDP_GRAD_UNDEFINED) return dense;
     int64_t width = cd_tensor_row_numel(dense);
-    const int64_t *rows = cd_tensor_data(&p->grad.rows);
-    for (int64_t i = 0; i < p->grad.rows.sizes[0]; i++)
+    const int64_t *rows = (const int64_t *)p->grad.rows.storage + p->grad.rows.offset;
+    for (int64_t i = 0; i < p->grad.rows.count; i++)
         memcpy(storage + rows[i] * width, (double *)cd_tensor_data(&p->grad.value) + i * width,
                (size_t)width * sizeof *storage);
     return dense;

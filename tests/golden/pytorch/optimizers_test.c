@@ -224,7 +224,7 @@ static void run_sparse(cd_optimizer_kind kind, cddp_dtype dtype)
     for (int step = 0; step < 3; step++) {
         int64_t rows[4], sizes[2] = {steps[step].count, 3};
         memcpy(rows, steps[step].rows, sizeof rows);
-        grad.rows = cddp_tensor_of(cddp_device_cpu(), rows, 0, CDDP_I64, sizes, 1);
+        grad.rows = (cddp_rows){cddp_device_cpu(), rows, 0, sizes[0]};
         grad.value = cddp_tensor_of(cddp_device_cpu(), value_storage, 0, dtype, sizes, 2);
         write_pattern(&grad.value, 20 + step);
         assert_ok(cd_optimizer_step(optimizer, &err), &err);

@@ -31,6 +31,7 @@ typedef struct lab {
     const cddp_device *device;  /* NULL: cpu */
     cd_sim_config config;
     bool may_fail; /* ranks may hang or fail; results are left to the test */
+    bool has_no_minimum; /* of the backend's reductions */
     cddp_backend backend;
     cddp_rank_result results[LAB_RANKS];
     double out[LAB_RANKS][32]; /* what bodies report */
@@ -134,11 +135,18 @@ static inline void lane_reach(lane *l, uint32_t mask) /* bit i: parameter i is r
 {
     for (size_t i = 0; i < LANE_PARAMETERS; i++) l->reachable[i] = (mask >> i) & 1;
 }
+/* What forward computes with: under mixed precision a copy. */
+static inline const cddp_tensor *forward_tensor(const cddp_ddp *ddp, const cddp_parameter *parameter, size_t i)
+{
+    const cddp_tensor *copy = cddp_ddp_forward_copy(ddp, i);
+    return copy != NULL ? copy : &parameter->tensor;
+}
+
 /* The engine: += value in every element, without the hook. */
 static inline void lane_accumulate(lane *l, size_t i, double value)
 {
     bool fresh = l->grads[i].kind == CDDP_GRAD_UNDEFINED;
-    CHECK_OK(cddp_grad_define(&l->grads[i], cddp_ddp_forward_parameter(l->ddp, i), &l->err));
+    CHECK_OK(cddp_grad_define(&l->grads[i], forward_tensor(l->ddp, &l->parameters[i], i), &l->err));
     const cddp_tensor *g = &l->grads[i].value;
     if (fresh) CHECK_OK(g->device->fill(g, value, NULL, &l->err));
     else {
@@ -275,6 +283,7 @@ static inline void lab_run(lab *b)
     cd_sim *sim = NULL;
     assert_ok(cd_sim_create(&config, &sim, &err), &err);
     b->backend = cd_sim_backend(sim);
+    if (b->has_no_minimum) b->backend.capabilities.reduce_ops &= ~(1u << CDDP_RED_MIN);
     assert_ok(cd_sim_ops()->launch(sim, lane_program, b, b->results, &err), &err);
     for (uint32_t r = 0; !b->may_fail && r < b->world_size; r++) {
         assert_ok(b->results[r].status, &b->results[r].error);

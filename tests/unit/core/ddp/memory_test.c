@@ -46,7 +46,7 @@ static void steady_body(lane *l)
         CHECK_OK(cddp_ddp_forward_begin(l->ddp, true, &l->err));
         CHECK_OK(cddp_ddp_forward_end(l->ddp, l->reachable, &l->err));
         for (size_t i = 8; i-- > 0;) {
-            CHECK_OK(cddp_grad_define(&l->grads[i], cddp_ddp_forward_parameter(l->ddp, i), &l->err));
+            CHECK_OK(cddp_grad_define(&l->grads[i], forward_tensor(l->ddp, &l->parameters[i], i), &l->err));
             CHECK_OK(l->device->fill(&l->grads[i].value, 1.0, NULL, &l->err));
             lane_hook(l, i);
         }
@@ -129,7 +129,7 @@ static cddp_status make_one(const cddp_allocator *allocator, void *argument, cdd
         if (status == CDDP_OK) status = cddp_ddp_forward_begin(ddp, true, err);
         if (status == CDDP_OK) status = cddp_ddp_forward_end(ddp, reachable, err);
         for (size_t i = 0; status == CDDP_OK && i < l->count; i++) {
-            status = cddp_grad_define(&l->grads[i], cddp_ddp_forward_parameter(ddp, i), err);
+            status = cddp_grad_define(&l->grads[i], forward_tensor(ddp, &l->parameters[i], i), err);
             if (status == CDDP_OK) status = device.fill(&l->grads[i].value, 1.0, NULL, err);
             if (status == CDDP_OK) status = cddp_ddp_mark_parameter_ready(ddp, i, err);
         }

@@ -99,8 +99,27 @@ TEST(verify, every_rank_fails_and_shows_both_sides)
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         cd_test_row("%s", rows[i].name);
-        difference d = rows[i];
-        lab_of(3, verify_body, &d);
+        for (int without = 0; without < 2; without++) {
+            difference d = rows[i];
+            lab b = {.world_size = 3, .body = verify_body, .data = &d, .has_no_minimum = without != 0};
+            lab_run(&b);
+        }
+    }
+}
+
+static void wrap_body(lane *l)
+{
+    base(l);
+    lane_wrap(l);
+    bool gathers = l->lab->has_no_minimum;
+    CHECK(lane_posts(l, CDDP_OP_ALLGATHER) == gathers && lane_posts(l, CDDP_OP_ALLREDUCE) == !gathers);
+}
+
+TEST(verify, gathers_from_every_rank_only_where_the_backend_has_no_minimum)
+{
+    for (int without = 0; without < 2; without++) {
+        lab b = {.world_size = 3, .body = wrap_body, .has_no_minimum = without != 0};
+        lab_run(&b);
     }
 }
 
@@ -244,6 +263,8 @@ TEST(broadcast, leaves_ignored_ones_alone_and_reduces_shared_ones_once)
     }
 }
 
+static cddp_tensor get_tensor(const void *tensors, size_t i) { return ((const cddp_tensor *)tensors)[i]; }
+
 LAB(broadcast, keeps_at_most_two_in_flight, 2) /* INI-12, TI-H-21 */
 {
     cddp_tensor tensors[9];
@@ -253,7 +274,7 @@ LAB(broadcast, keeps_at_most_two_in_flight, 2) /* INI-12, TI-H-21 */
         int64_t numel = i % 3 * 5;
         tensors[i] = lane_tensor(l, i % 2 == 0 ? CDDP_F32 : CDDP_F64, &numel, 1, (double)(l->r * 100) + (double)i);
     }
-    cd_broadcast_spec spec = {.tensors = tensors, .tensor_count = 9, .limit_bytes = 24};
+    cd_broadcast_spec spec = {.tensors = {tensors, get_tensor}, .tensor_count = 9, .limit_bytes = 24};
     lane_mark(l);
     CHECK_OK(cd_broadcast_coalesced(&spec, l->group, 1, &l->err));
     for (size_t e = l->since; e < l->sink.count; e++)
@@ -409,7 +430,8 @@ LAB(buffers, may_be_replaced_by_the_module, 2) /* BUF-01 */
     lane_release(l, &other);
 }
 
-TEST_MAIN(ROW(verify, every_rank_fails_and_shows_both_sides), ROW(verify, is_left_out_without_init_sync),
+TEST_MAIN(ROW(verify, every_rank_fails_and_shows_both_sides),
+          ROW(verify, gathers_from_every_rank_only_where_the_backend_has_no_minimum), ROW(verify, is_left_out_without_init_sync),
           ROW(broadcast, makes_parameters_and_buffers_equal_to_rank_zeros),
           ROW(broadcast, keeps_channels_last_tensors_as_they_lie), ROW(broadcast, keeps_channels_last_tensors_as_they_lie_with_views),
           ROW(verify, tells_channels_last_on_one_rank_only),

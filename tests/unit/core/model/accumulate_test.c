@@ -176,10 +176,10 @@ static cd_value *look_up(fixture *f, uint32_t table, const int64_t *rows, int64_
 static void assert_rows(const cddp_grad *grad, const int64_t *rows, const double *values, int64_t count)
 {
     assert_int_equal(grad->kind, CDDP_GRAD_SPARSE);
-    assert_int_equal(grad->rows.sizes[0], count);
+    assert_int_equal(grad->rows.count, count);
     assert_int_equal(grad->value.sizes[0], count);
     for (int64_t i = 0; i < count; i++) {
-        assert_int_equal(((const int64_t *)cd_tensor_data(&grad->rows))[i], rows[i]);
+        assert_int_equal(((const int64_t *)grad->rows.storage)[grad->rows.offset + i], rows[i]);
         for (int64_t k = 0; k < 2; k++) assert_true(element_get(&grad->value, 2 * i + k) == values[2 * i + k]);
     }
 }

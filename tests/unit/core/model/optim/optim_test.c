@@ -356,7 +356,7 @@ TEST(optimizer, sparse_gradients_are_refused_where_pytorch_refuses_them)
         cd_optimizer_options options = with(cases[i].kind, 0.1, cases[i].momentum, cases[i].weight_decay);
         subject_init(&s, cddp_device_cpu(), CDDP_F32, &options);
         s.grad.kind = CDDP_GRAD_SPARSE;
-        s.grad.rows = cddp_tensor_of(cddp_device_cpu(), rows, 0, CDDP_I64, (int64_t[]){2}, 1);
+        s.grad.rows = (cddp_rows){cddp_device_cpu(), rows, 0, 2};
         s.grad.value = cddp_tensor_of(cddp_device_cpu(), values, 0, CDDP_F32, (int64_t[]){2, 3}, 2);
         cd_test_row("case %d", (int)i);
         cddp_status status = cd_optimizer_step(s.optimizer, &s.f.err);

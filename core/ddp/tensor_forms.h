@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors in little memory: models have thousands of parameters but few forms, and a form is kept once.
+**
+** Ownership  a set of forms owns them from the first intern to fini; a packed tensor borrows its form and, like any
+**            tensor, its storage.
+*/
+#pragma once
+#include "cddp/alloc.h"
+#include "cddp/tensor.h"
+
+/* What tensors of equal device, dtype, sizes and strides have in common. */
+typedef struct cd_tensor_form {
+    struct cd_tensor_form *next;
+    cddp_tensor like; /* no storage, offset 0; an undefined tensor's has no device */
+    cddp_tensor gradient; /* the layout a gradient gets: like's own when it is dense, else contiguous (BKT-19) */
+    int64_t numel;
+} cd_tensor_form;
+
+typedef struct cd_tensor_forms {
+    const cddp_allocator *allocator;
+    cd_tensor_form *first, *last;
+    const cd_tensor_form *recent; /* found last: layers repeat, so the next tensor's form is most often its successor */
+} cd_tensor_forms;
+
+/* NULL: no memory. */
+const cd_tensor_form *cd_tensor_forms_intern(cd_tensor_forms *forms, const cddp_tensor *tensor);
+void cd_tensor_forms_fini(cd_tensor_forms *forms); /* accepts a zeroed set */
+
+typedef struct cd_packed_tensor {
+    const cd_tensor_form *form;
+    void *storage;
+    int64_t offset;
+} cd_packed_tensor;
+
+static inline cddp_tensor cd_packed_tensor_get(const cd_packed_tensor *packed)
+{
+    cddp_tensor t = packed->form->like;
+    t.storage = packed->storage;
+    t.offset = packed->offset;
+    return t;
+}
