@@ -153,7 +153,7 @@ static void sparse_body(lane *l)
     lane_forward(l);
     l->grads[0].kind = CDDP_GRAD_SPARSE;
     l->grads[0].value = cddp_tensor_of(l->device, values, 0, CDDP_F32, sizes, 2);
-    l->grads[0].rows = cddp_tensor_of(l->device, &row, 0, CDDP_I64, &count, 1);
+    l->grads[0].rows = (cddp_rows){l->device, &row, 0, count};
     lane_hook(l, 0);
     lane_end(l);
     CHECK(l->grads[0].kind == CDDP_GRAD_SPARSE && cddp_tensor_numel(&l->grads[0].value) == 2);
