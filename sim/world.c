@@ -182,18 +182,25 @@ static bool hold(cd_sim *sim, cd_sim_rank *rank)
     return true;
 }
 
+static void prefetch(uintptr_t address, size_t bytes)
+{
+    const size_t line = 64;
+    for (size_t at = 0; at < bytes; at += line) __builtin_prefetch((const void *)(address + at));
+}
+
 /* With thousands of ranks each has left the caches when its turn comes again: what the next turns begin with is fetched
-** while this one runs. */
+** while this one runs. Three turns ahead the event, which most often is the timer inside a rank's record, with what lies
+** before it there; by the next turn that has come, so that the rank's stack can be found: what it wrote last, and the end
+** of its red zone, which is looked at after every switch. */
 static void bring_near(const cd_sim *sim)
 {
-    const char *later = cd_queue_guess(&sim->events, 3);
-    const cd_sim_event *next = cd_queue_guess(&sim->events, 1);
-    for (size_t at = 0; later != NULL && at < 256; at += 64) __builtin_prefetch(later - 192 + at);
+    const size_t record_bytes = 192, stack_bytes = 1024;
+    const cd_sim_event *later = cd_queue_guess(&sim->events, 3), *next = cd_queue_guess(&sim->events, 1);
+    if (later != NULL) prefetch((uintptr_t)later - record_bytes, record_bytes + sizeof *later);
     if (next == NULL || next->fire != timer_fire) return;
     const cd_sim_rank *rank = (const cd_sim_rank *)(const void *)((const char *)next - offsetof(cd_sim_rank, timer));
-    const char *top = rank->fiber.context;
     __builtin_prefetch(rank->fiber.stack + CD_FIBER_RED_ZONE - 64);
-    for (size_t at = 0; top != NULL && at < 1024; at += 64) __builtin_prefetch(top + at);
+    if (rank->fiber.context != NULL) prefetch((uintptr_t)rank->fiber.context, stack_bytes);
 }
 
 static void run_rank(cd_sim *sim, cd_sim_rank *rank)

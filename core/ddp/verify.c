@@ -208,12 +208,12 @@ static uint64_t fold_tensor(uint64_t h, const cddp_tensor *t, bool has_strides)
     return h;
 }
 
-/* Of exactly what the texts say. */
+/* Of exactly what the texts say: making texts only to compare them would take longer than all the rest of construction. */
 static uint64_t fold(const cd_wrapped *m, const cd_ddp_config *config)
 {
     char options[512];
     cd_ddp_config_print(config, options, sizeof options);
-    uint64_t h = cd_hash_mix(cd_hash_text(options), m->parameter_count);
+    uint64_t h = cd_hash_mix(cd_hash_mix(cd_hash_text(options), m->parameter_count), m->buffer_count);
     for (size_t i = 0; i < m->parameter_count; i++) {
         const cd_wrapped_parameter *p = &m->parameters[i];
         const bool bits[] = {p->is_ignored, p->is_delayed, p->requires_grad, p->expect_sparse};
@@ -223,12 +223,14 @@ static uint64_t fold(const cd_wrapped *m, const cd_ddp_config *config)
     }
     for (size_t i = 0; i < m->buffer_count; i++) {
         h = cd_hash_mix(h, cd_hash_text(m->buffers[i].name));
-        h = m->buffers[i].is_ignored ? cd_hash_mix(h, 1) : fold_tensor(h, &m->buffers[i].tensor, false);
+        h = cd_hash_mix(h, m->buffers[i].is_ignored);
+        if (!m->buffers[i].is_ignored) h = fold_tensor(h, &m->buffers[i].tensor, false);
     }
     return h;
 }
 
-/* The complement turns an order around, so the smallest complement is that of the largest digest. */
+/* The complement turns an order around, so the smallest complement is that of the largest digest: whatever ranks differ,
+** smallest and largest do, and every rank sees the same two. */
 static cddp_status compare_digests(uint64_t mine, const cd_wrapped *m, cddp_group *group, bool *agree, cddp_error *err)
 {
     cd_control_spec spec = {.allocator = m->allocator, .group = group, .dtype = CDDP_I64, .numel = 2,

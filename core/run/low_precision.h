@@ -11,8 +11,8 @@
 #include "core/model/module.h"
 
 typedef struct cd_low_parameter {
-    cddp_tensor value;     /* device NULL: this parameter is not cast */
-    cddp_tensor home;      /* of its gradient, while low */
+    cddp_tensor value;   /* device NULL: this parameter is not cast */
+    cddp_tensor home;    /* of its gradient, while low */
     cddp_home full_home; /* the slot's own */
 } cd_low_parameter;
 

@@ -75,6 +75,58 @@ static void differ_buffer(lane *l)
     lane_add_buffer(l, "running_mean", CDDP_F32, odd(l) ? 4 : 3, 0.0);
 }
 
+static void differ_buffer_name(lane *l)
+{
+    base(l);
+    lane_add_buffer(l, odd(l) ? "running_var" : "running_mean", CDDP_F32, 3, 0.0);
+}
+static void differ_buffer_dtype(lane *l)
+{
+    base(l);
+    lane_add_buffer(l, "running_mean", odd(l) ? CDDP_F64 : CDDP_F32, 3, 0.0);
+}
+static void differ_buffer_count(lane *l)
+{
+    base(l);
+    if (odd(l)) lane_add_buffer(l, "running_mean", CDDP_F32, 3, 0.0);
+}
+static void differ_buffer_ignore(lane *l)
+{
+    static const char *const ignored[1] = {"running_mean"};
+    differ_buffer_dtype(l);
+    l->buffers[0].tensor.dtype = CDDP_F32;
+    l->options.parameters_and_buffers_to_ignore = ignored;
+    l->options.ignore_count = odd(l);
+}
+static void differ_sparse(lane *l)
+{
+    lane_add(l, "fc.bias", CDDP_F32, 3);
+    lane_add(l, "table", CDDP_F32, 4);
+    cddp_tensor *t = &l->parameters[1].tensor;
+    t->dim_count = 2;
+    t->sizes[0] = t->sizes[1] = 2;
+    t->strides[0] = 2, t->strides[1] = 1;
+    l->parameters[1].expect_sparse = odd(l);
+}
+static void differ_delay(lane *l)
+{
+    static const char *const listed[1] = {"fc.bias"};
+    base(l);
+    if (odd(l)) {
+        l->options.delay_all_reduce_named_params = listed;
+        l->options.delay_all_reduce_count = 1;
+        l->options.param_to_hook_all_reduce = "fc.weight";
+    } else {
+        l->options.parameters_and_buffers_to_ignore = listed;
+        l->options.ignore_count = 1;
+    }
+}
+static void differ_order(lane *l)
+{
+    lane_add(l, odd(l) ? "a" : "b", CDDP_F32, 3);
+    lane_add(l, odd(l) ? "b" : "a", CDDP_F32, 3);
+}
+
 static void verify_body(lane *l)
 {
     const difference *d = l->lab->data;
@@ -96,6 +148,13 @@ TEST(verify, every_rank_fails_and_shows_both_sides)
         {"capacity", differ_options, {"=1048576", "=2097152"}},
         {"mode", differ_mode, {"find_unused_parameters=0", "find_unused_parameters=1"}},
         {"buffer", differ_buffer, {"'running_mean' f32 [3]", "'running_mean' f32 [4]"}},
+        {"buffer's name", differ_buffer_name, {"'running_mean'", "'running_var'"}},
+        {"buffer's dtype", differ_buffer_dtype, {"'running_mean' f32", "'running_mean' f64"}},
+        {"buffers' count", differ_buffer_count, {"rank 0 has nothing", "'running_mean'"}},
+        {"ignored buffer", differ_buffer_ignore, {"'running_mean' f32", "'running_mean' ignored"}},
+        {"sparse", differ_sparse, {"requires_grad", "requires_grad sparse"}},
+        {"delayed", differ_delay, {"'fc.bias' ignored", "'fc.bias' delayed"}},
+        {"order", differ_order, {"rank 0 has parameter 'b'", "rank 2 has parameter 'a'"}},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         cd_test_row("%s", rows[i].name);
