@@ -54,6 +54,7 @@ cd_told_kind cd_told_find_kind(const cd_told *t)
     if (!cd_is_own_number(&t->tensor)) return CD_TOLD_CONTENT;
     if (t->op == CDDP_OP_BROADCAST) return CD_TOLD_SAME;
     if (t->op != CDDP_OP_ALLREDUCE) return CD_TOLD_UNKNOWN;
+    if (t->reduce_op == CDDP_RED_MIN && t->tensor.dtype == CDDP_I64) return CD_TOLD_SAME;
     if (t->reduce_op == CDDP_RED_SUM && are_numbers_below(t, 0, t->group_size)) return CD_TOLD_COUNT;
     if (t->reduce_op == CDDP_RED_MAX && t->tensor.dtype == CDDP_I32 &&
         are_numbers_below(t, -1, (double)t->group_size - 1)) return CD_TOLD_RANK;

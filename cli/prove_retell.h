@@ -2,19 +2,20 @@
 /* What a rank would have been told in a larger world.
 **
 ** Note [Numbers of ranks]
-** A rank knows of the others by results alone. Of those that the runtime asks for itself, four kinds exist:
+** A rank knows of the others by results alone. Of those that the runtime asks for itself, five kinds exist:
 **
 **   a sum of one 0 or 1 from every rank (votes, notifications, used maps): how many ranks
 **   the largest of one rank number or -1 from every rank (who is the authority): which rank
-**   all-gathered shares (what was wrapped, rows of a sparse gradient): one per rank
+**   the smallest of digests and of their complements (what was wrapped): as in any world
+**   all-gathered shares (what was wrapped where a backend has no minimum, rows of a sparse gradient): one per rank
 **   broadcasts (layouts): as in any world
 **
 ** Let every further rank do what one of the recorded ranks does, its model. If all ranks were told "of the same kind" so
 ** far, each gives what it gave, a further one what its model gave; so a sum that was 0 stays 0, one that counted all ranks
 ** counts all again, and one in between stays in between (a model's 1 was counted already, its 0 was missing already);
-** a rank number stays one, and -1 stays -1; shares are the recorded ones, then those of models. Hence, collective by
-** collective, results of the same kind in a world of any larger size, provided that what a rank says depends on no more
-** than the kind. That is tried: ranks alone, in worlds of several sizes, are told every representative number of the kind
+** a rank number stays one, and -1 stays -1; the smallest of what was said stays what it was, since nothing else is said;
+** shares are the recorded ones, then those of models. Hence, collective by collective, results of the same kind in a world of
+** any larger size, provided that what a rank says depends on no more than the kind. That is tried: ranks alone, in worlds of several sizes, are told every representative number of the kind
 ** (turns: small ones, half, nearly all, drawn ones, the same everywhere or each its own) and must say the recorded word.
 ** What reads such a number is listed, and anything new is refused, by tests/tidy (reads.def).
 */

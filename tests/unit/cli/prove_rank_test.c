@@ -456,6 +456,7 @@ static cd_told told_of(cddp_op op, cddp_red_op reduce_op, void *numbers, cddp_dt
 TEST(prove_retell, a_number_is_told_as_every_other_one_of_its_kind_and_of_no_other)
 {
     int32_t counts[] = {0, 1, 3}, ranks[] = {-1, 2}, no_count[] = {1, 4}, out[3];
+    int64_t digests[] = {INT64_C(-4035225266123964416), 4035225266123964415}, smallest[2];
     float votes[] = {0, 2, 3}, half[] = {0.5f}, got[3];
     const uint32_t models[7] = {0, 1, 2, 1, 1, 1, 1};
     uint32_t seen = 0, seen_ranks = 0;
@@ -488,6 +489,12 @@ TEST(prove_retell, a_number_is_told_as_every_other_one_of_its_kind_and_of_no_oth
         /* In a group that lists its members nothing is another number. */
         assert_ok(cd_retell(&r, &told, &c, 3, &err), &err);
         assert_int_equal(out[1], 2);
+        told = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_MIN, digests, CDDP_I64, 2);
+        c.output = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_MIN, smallest, CDDP_I64, 2).tensor;
+        assert_int_equal(cd_told_find_kind(&told), CD_TOLD_SAME);
+        assert_ok(cd_retell(&r, &told, &c, 7, &err), &err);
+        assert_memory_equal(smallest, digests, sizeof digests);
+        c.output = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, out, CDDP_I32, 2).tensor;
         told = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, no_count, CDDP_I32, 2);
         assert_fails(cd_retell(&r, &told, &c, 7, &err), CDDP_E_UNSUPPORTED, &err, "neither counts ranks nor names one");
         err = (cddp_error)CDDP_ERROR_INIT;
