@@ -126,6 +126,20 @@ static bool ring_get(const cd_program *p, uint32_t index, cd_action *action)
     return true;
 }
 
+/* Entries come in groups of one chunk each: first those that send a rank's own, then those of every step. With less
+** data than chunks most groups are empty, in a large ring nearly all: the next that may not be is about chunk 0. */
+static uint32_t ring_skip(const cd_program *p, uint32_t index)
+{
+    const uint32_t n = p->size, per_chunk = p->ring.per_chunk, groups = 2 * n - 1;
+    const int64_t chunk_elements = p->ring.elements * per_chunk;
+    if (p->numel > chunk_elements * (int64_t)(n - 1)) return index; /* no chunk is empty */
+    uint32_t group = index < per_chunk ? 0 : (index - per_chunk) / (2 * per_chunk) + 1;
+    uint32_t chunk = (p->rank + 1 + group) % n;
+    if (chunk * chunk_elements < p->numel) return index;
+    group += n - chunk;
+    return per_chunk + 2 * per_chunk * ((group < groups && p->numel > 0 ? group : groups) - 1);
+}
+
 /* The reducing half of the ring, with the members' shares as chunks. */
 static bool ring_reduce_scatter(const cd_program *p, uint32_t index, cd_action *action)
 {
@@ -326,4 +340,14 @@ bool cd_program_get(const cd_program *program, uint32_t index, cd_action *action
         break;
     }
     return false;
+}
+
+bool cd_program_find(const cd_program *program, uint32_t *index, cd_action *action)
+{
+    const bool is_ring = program->op == CDDP_OP_ALLREDUCE && cd_algorithm_is_ring(program->algorithm);
+    for (;; (*index)++) {
+        if (is_ring) *index = ring_skip(program, *index);
+        if (!cd_program_get(program, *index, action)) return false;
+        if (action->count != 0 || program->op == CDDP_OP_BARRIER) return true;
+    }
 }

@@ -84,3 +84,6 @@ static inline bool cd_algorithm_is_tree(cd_algorithm algorithm)
 
 /* The index-th entry; false behind the last. */
 bool cd_program_get(const cd_program *program, uint32_t index, cd_action *action);
+/* The first entry at or behind *index that is carried out, which leaves out transfers of nothing, except in barriers, which
+** consist of them; *index becomes its index. False when there is none. */
+bool cd_program_find(const cd_program *program, uint32_t *index, cd_action *action);

@@ -10,6 +10,7 @@
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "sim/cluster.h"
+#include "sim/turns.h"
 
 #include <string.h>
 
@@ -324,18 +325,14 @@ void cd_part_unprepare(cd_part *part)
 
 /* ---- all at once ---- */
 
-/* Runs a program until it must wait. True when it got anywhere. */
-static cddp_status run_until_blocked(cd_part *part, uint32_t *finished, bool *moved, cddp_error *err)
+/* Runs a program until it must wait. */
+static cddp_status run_until_blocked(cd_part *part, cd_turns *turns, uint32_t *finished, cddp_error *err)
 {
     cd_coll *coll = part->coll;
     cd_sim *sim = coll->comm->sim;
     cd_flow *flow = cd_flow_of(part);
     cd_action a;
-    while (cd_program_get(&flow->program, flow->action, &a)) {
-        if (a.count == 0) {
-            flow->action++;
-            continue;
-        }
+    for (; cd_program_find(&flow->program, &flow->action, &a); flow->action++) {
         if (a.kind == CD_ACTION_SEND) {
             cd_message *m = cd_message_make(sim, coll);
             if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a chunk");
@@ -344,6 +341,7 @@ static cddp_status run_until_blocked(cd_part *part, uint32_t *finished, bool *mo
             m->begin = a.begin;
             m->count = a.count;
             cd_inbox_push(&coll->parts[a.peer], m);
+            cd_turns_add(turns, a.peer);
         } else {
             cd_message *m = cd_inbox_take(part, &a);
             if (m == NULL) return CDDP_OK;
@@ -354,14 +352,8 @@ static cddp_status run_until_blocked(cd_part *part, uint32_t *finished, bool *mo
             cd_message_free(sim, m, false);
             if (status != CDDP_OK) return status;
         }
-        flow->action++;
-        *moved = true;
     }
-    if (!part->is_blocked) {
-        part->is_blocked = true; /* here: has finished */
-        (*finished)++;
-        *moved = true;
-    }
+    (*finished)++;
     return CDDP_OK;
 }
 
@@ -381,23 +373,27 @@ static cddp_status execute_ordered(cd_coll *coll, cddp_error *err)
     return CDDP_OK;
 }
 
+static cddp_status execute_programs(cd_coll *coll, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    uint32_t finished = 0, i = 0;
+    cd_turns turns;
+    if (!cd_turns_init(&turns, &coll->comm->sim->memory, coll->size))
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the turns of %u members", coll->size);
+    while (cd_turns_next(&turns, &i)) CD_TRY_OUT(run_until_blocked(&coll->parts[i], &turns, &finished, err));
+    CD_ASSERT(finished == coll->size); /* programs of members that agree fit together */
+out:
+    cd_turns_fini(&turns);
+    return status;
+}
+
 static cddp_status execute(cd_coll *coll, cddp_error *err)
 {
     for (uint32_t i = 0; i < coll->size; i++) CD_TRY(cd_part_prepare(&coll->parts[i], err));
     bool ordered = coll->order != NULL &&
                    (coll->parts[0].what.op == CDDP_OP_ALLREDUCE || coll->parts[0].what.op == CDDP_OP_REDUCE ||
                     coll->parts[0].what.op == CDDP_OP_REDUCE_SCATTER);
-    if (ordered) {
-        CD_TRY(execute_ordered(coll, err));
-    } else {
-        uint32_t finished = 0;
-        for (bool moved = true; moved && finished < coll->size;) {
-            moved = false;
-            for (uint32_t i = 0; i < coll->size; i++)
-                CD_TRY(run_until_blocked(&coll->parts[i], &finished, &moved, err));
-        }
-        CD_ASSERT(finished == coll->size); /* programs of members that agree fit together */
-    }
+    CD_TRY(ordered ? execute_ordered(coll, err) : execute_programs(coll, err));
     for (uint32_t i = 0; i < coll->size; i++) CD_TRY(cd_part_finish(&coll->parts[i], err));
     return CDDP_OK;
 }
@@ -414,9 +410,6 @@ cddp_status cd_coll_execute(cd_coll *coll, cddp_error *err)
         if (!cd_part_describe_program(&coll->parts[i]))
             return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of %u", cddp_op_name(coll->parts[i].what.op), coll->size);
     cddp_status status = execute(coll, err);
-    for (uint32_t i = 0; i < coll->size; i++) {
-        coll->parts[i].is_blocked = false;
-        cd_inbox_clear(&coll->parts[i], false);
-    }
+    for (uint32_t i = 0; i < coll->size; i++) cd_inbox_clear(&coll->parts[i], false);
     return status;
 }

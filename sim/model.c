@@ -9,6 +9,7 @@
 #include "core/base/hash.h"
 #include "sim/cluster.h"
 #include "sim/ring_time.h"
+#include "sim/turns.h"
 
 #include <string.h>
 
@@ -16,6 +17,7 @@ typedef struct walk {
     cd_sim *sim;
     cd_coll *coll;
     uint64_t (*lanes)[CD_LANE_COUNT]; /* (size) when each part's are free */
+    cd_turns turns;
 } walk;
 
 /* What a message of a part holds. */
@@ -54,15 +56,15 @@ static void send_timed(walk *w, cd_part *part, const cd_action *a)
         }
     }
     cd_inbox_push(&w->coll->parts[a->peer], m);
+    cd_turns_add(&w->turns, a->peer);
 }
 
 /* Runs one program until it must wait; false when it has finished. */
-static bool walk_part(walk *w, cd_part *part, bool *moved)
+static bool walk_part(walk *w, cd_part *part)
 {
     cd_action a;
     cd_flow *flow = cd_flow_of(part);
-    for (; cd_program_get(&flow->program, flow->action, &a); flow->action++) {
-        if (a.count == 0 && part->what.op != CDDP_OP_BARRIER) continue;
+    for (; cd_program_find(&flow->program, &flow->action, &a); flow->action++) {
         if (a.kind == CD_ACTION_SEND) {
             send_timed(w, part, &a);
         } else {
@@ -74,25 +76,28 @@ static bool walk_part(walk *w, cd_part *part, bool *moved)
                     cd_network_host_ns(&w->sim->host->network, (uint64_t)a.count * flow->program.element_bytes);
             cd_message_free(w->sim, m, false);
         }
-        *moved = true;
     }
     return false;
 }
 
 static void time_program(walk *w)
 {
-    uint32_t waiting = w->coll->size;
-    for (uint32_t i = 0; i < w->coll->size; i++)
-        if (!cd_part_describe_program(&w->coll->parts[i])) {
-            cd_sim_exhausted(w->sim);
-            return;
-        }
-    for (bool moved = true; moved && waiting > 0 && !w->sim->out_of_memory;) {
-        moved = false;
-        waiting = 0;
-        for (uint32_t i = 0; i < w->coll->size; i++) waiting += walk_part(w, &w->coll->parts[i], &moved);
-    }
-    CD_ASSERT(waiting == 0 || w->sim->out_of_memory);
+    uint32_t unfinished = w->coll->size, i = 0;
+    bool has_memory = cd_turns_init(&w->turns, &w->sim->memory, w->coll->size);
+    for (uint32_t k = 0; has_memory && k < w->coll->size; k++) has_memory = cd_part_describe_program(&w->coll->parts[k]);
+    if (!has_memory) cd_sim_exhausted(w->sim);
+    while (!w->sim->out_of_memory && cd_turns_next(&w->turns, &i)) unfinished -= !walk_part(w, &w->coll->parts[i]);
+    CD_ASSERT(unfinished == 0 || w->sim->out_of_memory);
+    cd_turns_fini(&w->turns);
+}
+
+/* A ring with so many times more ranks than chunks that are not empty is walked faster, message by message. */
+#define SPARSE 64
+
+static bool is_sparse_ring(const cd_program *p)
+{
+    const int64_t chunk = p->ring.elements * p->ring.per_chunk;
+    return chunk == 0 || (p->numel + chunk - 1) / chunk * SPARSE < p->size;
 }
 
 /* The lane out of which a part sends in a ring. */
@@ -104,14 +109,14 @@ static uint64_t *ring_lane(walk *w, uint32_t part)
     return &w->lanes[part][cd_network_route(network, &passage, 0).lanes[0]];
 }
 
-/* True when the collective is a ring that ring_time.c can time: one member's program tells of all. */
+/* True when the collective is a ring that ring_time.c is to time: one member's program tells of all. */
 static bool time_ring(walk *w)
 {
     cd_coll *coll = w->coll;
     if (!cd_part_describe_program(&coll->parts[0])) return false;
     cd_program *p = &cd_flow_of(&coll->parts[0])->program;
     if (p->op != CDDP_OP_ALLREDUCE || !cd_algorithm_is_ring(p->algorithm) || p->size < 2 ||
-        w->sim->host->network.config.jitter_ns != 0 || !w->sim->host->network.is_plain)
+        w->sim->host->network.config.jitter_ns != 0 || !w->sim->host->network.is_plain || is_sparse_ring(p))
         return false;
     size_t scratch = cd_ring_time_scratch(p), bytes = (scratch + 2 * coll->size) * sizeof(double);
     double *memory = cd_memory_allocate(&w->sim->memory, bytes);
@@ -136,7 +141,7 @@ void cd_coll_time(cd_coll *coll)
 {
     cd_sim *sim = coll->comm->sim;
     size_t bytes = coll->size * sizeof *((walk *)NULL)->lanes;
-    walk w = {sim, coll, cd_memory_allocate(&sim->memory, bytes)};
+    walk w = {.sim = sim, .coll = coll, .lanes = cd_memory_allocate(&sim->memory, bytes)};
     if (w.lanes == NULL) {
         cd_sim_exhausted(sim);
         return;

@@ -382,10 +382,9 @@ static bool host_adds(cd_part *part, const cd_action *a)
 static cddp_status advance(cd_part *part, bool *finished, cddp_error *err)
 {
     cd_sim *sim = part->coll->comm->sim;
-    bool empty_counts = part->what.op == CDDP_OP_BARRIER;
+    cd_flow *flow = cd_flow_of(part);
     cd_action a;
-    for (; cd_program_get(&cd_flow_of(part)->program, cd_flow_of(part)->action, &a); cd_flow_of(part)->action++) {
-        if (a.count == 0 && !empty_counts) continue;
+    for (; cd_program_find(&flow->program, &flow->action, &a); flow->action++) {
         if (a.kind == CD_ACTION_SEND) {
             CD_TRY(transmit(part, &a, err));
             if (part->death != NULL) return CDDP_OK;

@@ -182,7 +182,47 @@ TEST(algorithm, any_order_is_a_choice_that_random_schedules_explore)
     assert_true(flat < runs);
 }
 
-TEST_MAIN(ROW(algorithm, adds_in_its_documented_order), ROW(algorithm, has_the_same_bits_on_every_transport),
+/* Entries one by one, against those that are found with everything empty left out. */
+static size_t compare_found(const cd_program *program)
+{
+    cd_action wanted, found;
+    uint32_t next = 0, index = 0;
+    size_t count = 0;
+    for (; cd_program_get(program, index, &wanted); index++) {
+        if (wanted.count == 0 && program->op != CDDP_OP_BARRIER) continue;
+        assert_true(cd_program_find(program, &next, &found));
+        assert_int_equal(next++, index);
+        assert_true(found.kind == wanted.kind && found.peer == wanted.peer);
+        assert_true(found.begin == wanted.begin && found.count == wanted.count);
+        count++;
+    }
+    assert_false(cd_program_find(program, &next, &found));
+    return count;
+}
+
+TEST(algorithm, programs_are_found_without_what_moves_nothing)
+{
+    static const uint32_t sizes[] = {1, 2, 3, 7, 16, 70};
+    static const int64_t lengths[] = {0, 1, 2, 5, 69, 70, 71, 139, 140, 141, 5000};
+    size_t compared = 0;
+    for (uint32_t a = 0; a < CD_ALGORITHM_COUNT; a++)
+        for (uint32_t op = 0; op < CDDP_OP_COUNT; op++)
+            for (size_t s = 0; s < 6; s++)
+                for (size_t l = 0; l < 11; l++)
+                    for (uint32_t rank = 0; rank < sizes[s]; rank += 1 + sizes[s] / 9) {
+                        cd_program p = {.algorithm = (cd_algorithm)a, .op = (cddp_op)op, .size = sizes[s], .rank = rank,
+                                        .ranks_per_node = 4, .numel = lengths[l], .element_bytes = 8};
+                        if (p.op == CDDP_OP_ALLREDUCE && cd_algorithm_is_ring(p.algorithm)) p.ring = cd_ring_get_segments(&p);
+                        else p.tree = cd_tree_get_pieces(&p);
+                        cd_test_row("%s %s, %u of %u ranks, %lld elements", cd_algorithm_name(p.algorithm),
+                                    cddp_op_name(p.op), rank, p.size, (long long)p.numel);
+                        compared += compare_found(&p);
+                    }
+    assert_true(compared > 10000);
+}
+
+TEST_MAIN(ROW(algorithm, programs_are_found_without_what_moves_nothing), ROW(algorithm, adds_in_its_documented_order),
+          ROW(algorithm, has_the_same_bits_on_every_transport),
           ROW(algorithm, has_the_same_bits_in_pieces_of_any_size),
           ROW(algorithm, averages_divide_the_sum_and_premultipliers_scale_each_contribution),
           ROW(algorithm, any_order_is_a_choice_that_random_schedules_explore))

@@ -8,7 +8,7 @@ typedef struct job {
     cddp_op op;
     int64_t n;
     uint64_t late_ns; /* rank r starts r × this later */
-    uint64_t ended[64];
+    uint64_t ended[256];
 } job;
 
 static cddp_status operation(cddp_rank *rank, void *argument, cddp_error *err)
@@ -301,6 +301,27 @@ TEST(model, launching_takes_its_time_in_every_operation)
     }
 }
 
+/* As small as what ranks agree on: nearly all chunks are empty, and the others are walked. Nothing at all is over as messages
+** as soon as a rank has posted it, as a graph when all have: so there all are on time. */
+TEST(model, a_ring_with_fewer_elements_than_ranks_agrees_with_messages_too)
+{
+    static const int64_t lengths[] = {0, 1, 2, 3, 5, 9};
+    for (size_t l = 0; l < 6; l++)
+        for (int variant = 0; variant < 4; variant++) {
+            job model = {.op = CDDP_OP_ALLREDUCE, .n = lengths[l], .late_ns = variant < 2 || lengths[l] == 0 ? 0 : 977};
+            job messages = model;
+            cd_sim_config c = CD_SIM_CONFIG_INIT;
+            c.world_size = 201;
+            c.algorithm = variant % 2 != 0 ? CD_ALGORITHM_gloo_ring : CD_ALGORITHM_ring;
+            c.network = (cd_network_config){
+                .ranks_per_node = 8, .intra = *cd_link_get(CD_LINK_nvlink_a100), .inter = *cd_link_get(CD_LINK_ethernet_100g)};
+            time_of(&model, c, CD_SIM_MODEL);
+            time_of(&messages, c, CD_SIM_MESSAGES);
+            cd_test_row("%lld elements, late by %llu, variant %d", (long long)lengths[l], (unsigned long long)model.late_ns, variant);
+            for (uint32_t r = 0; r < c.world_size; r++) assert_int_equal(model.ended[r], messages.ended[r]);
+        }
+}
+
 typedef struct shared_job {
     uint64_t early_ns, late_ns; /* when rank 0 had computed, when its operation had ended */
 } shared_job;
@@ -372,6 +393,7 @@ TEST_MAIN(ROW(model, agrees_with_messages_to_the_nanosecond_without_contention),
           ROW(model, the_ring_takes_two_times_n_minus_one_steps),
           ROW(model, a_network_port_that_ranks_share_is_a_bottleneck),
           ROW(model, a_ring_that_has_settled_agrees_with_messages_too),
+          ROW(model, a_ring_with_fewer_elements_than_ranks_agrees_with_messages_too),
           ROW(model, pieces_over_hosts_agree_with_messages_to_the_nanosecond),
           ROW(model, pieces_of_trees_agree_with_messages_to_the_nanosecond),
           ROW(model, pieces_follow_each_other_up_and_down_a_tree),
