@@ -345,9 +345,10 @@ bool cd_program_get(const cd_program *program, uint32_t index, cd_action *action
 bool cd_program_find(const cd_program *program, uint32_t *index, cd_action *action)
 {
     const bool is_ring = program->op == CDDP_OP_ALLREDUCE && cd_algorithm_is_ring(program->algorithm);
-    for (;; (*index)++) {
-        if (is_ring) *index = ring_skip(program, *index);
-        if (!cd_program_get(program, *index, action)) return false;
+    while (cd_program_get(program, *index, action)) {
         if (action->count != 0 || program->op == CDDP_OP_BARRIER) return true;
+        (*index)++;
+        if (is_ring) *index = ring_skip(program, *index);
     }
+    return false;
 }

@@ -367,12 +367,15 @@ void cd_ring_time_run(const cd_ring_time *ring)
     size_t n = t.n, steps = 2 * (n - 1), segments = t.segments.per_chunk;
     memset(t.arrival, 0, 2 * segments * (n + 1) * sizeof *t.arrival);
     for (size_t j = 0; j < segments; j++) run_row(ring, &t, j, 1, 0);
-    for (size_t step = 0, look = t.period + 1; step + 1 < steps; step++) { /* the first step is not like the others */
+    size_t look = t.period + 1, pause = t.period; /* the first step is not like the others */
+    for (size_t step = 0; step + 1 < steps; step++) {
         run_step(ring, &t, step);
         if (step == look) {
             find_due(ring, &t, step);
-            if (t.due_count <= n / FEW / 2) step = run_few(ring, &t, step, steps - 2);
-            look = step + (step < 8 * t.period ? t.period : 8 * t.period);
+            bool are_few = t.due_count <= n / FEW / 2;
+            if (are_few) step = run_few(ring, &t, step, steps - 2);
+            pause = are_few ? t.period : pause + pause / 2 + 1; /* looking costs more than a period of steps */
+            look = step + pause;
         } else if (step + t.period >= look) {
             keep_row(ring, &t, step);
         }
