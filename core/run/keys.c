@@ -134,13 +134,20 @@ void cd_key_path(const cd_key_row *row, char *text, size_t text_bytes)
     snprintf(text, text_bytes, "%s%s%s%s", row->table, brackets, dot, row->field);
 }
 
+const cd_key_row *cd_key_find_settings(const char *table)
+{
+    const cd_key_row *row = cd_key_find_path(table);
+    return row != NULL && row->type == CDDP_KEY_TEXT && row->choices != NULL ? row : NULL;
+}
+
 bool cddp_plan_key(size_t index, cddp_key_info *info)
 {
     if (index >= cd_key_count()) {
         return false;
     }
     const cd_key_row *row = &rows[index];
-    *info = (cddp_key_info){.size = sizeof *info, .type = row->type, .choices = row->choices,
+    *info = (cddp_key_info){.size = sizeof *info, .type = row->type,
+                            .choices = row->type == CDDP_KEY_CHOICE ? row->choices : NULL,
                             .initial = row->initial, .low = row->low, .high = row->high,
                             .per_rank = row->scope == CD_SCOPE_RANK, .doc = row->doc};
     cd_key_path(row, info->path, sizeof info->path);

@@ -25,12 +25,14 @@ typedef struct cd_key_row {
     const char *table; /* "ddp", "when", "expect.finding"; "" at the top of the file */
     const char *field;
     cddp_key_type type;
-    const char *choices;
+    const char *choices; /* of a CHOICE: "none|zero|keep"; of a TEXT: CD_KEY_SETTINGS or NULL */
     const char *initial;
     double low, high;
     size_t offset, width; /* of the field, in bytes */
     const char *doc;
 } cd_key_row;
+
+#define CD_KEY_SETTINGS "key=value,…" /* the form of a text that a file may also write as a table */
 
 size_t cd_key_count(void);
 const cd_key_row *cd_key_row_get(size_t index);
@@ -39,6 +41,8 @@ const cd_key_row *cd_key_find(const char *table, const char *field);
 /* "ddp.bucket_cap_mb" */
 const cd_key_row *cd_key_find_path(const char *path);
 bool cd_key_has_table(const char *table);
+/* The row of a table that is written in place of a text of settings: "hook.comm_state_option"; NULL. */
+const cd_key_row *cd_key_find_settings(const char *table);
 /* The field of the table that a person probably meant, or one of that very name in another table; NULL. */
 const cd_key_row *cd_key_nearest(const char *table, const char *field);
 /* The table that was probably meant; NULL. */

@@ -43,6 +43,7 @@ static const char *const introduction =
     "* On the command line `--set ddp.bucket_cap_mb=1` sets a key, `--set ddp.static_graph@0-3=true` sets it for these\n"
     "  ranks, and `--set when.2.sync=false` reaches into a table that repeats.\n"
     "* A **pattern** for parameters is a name in which `*` stands for any text: `\"generator.*\"`.\n"
+    "* A text `key=value,…` may be written as a table too: `comm_state_option = { matrix_approximation_rank = 2 }`.\n"
     "* `[expect]` says how the run is to end. Without it the run has to be verified.\n"
     "\n"
     "## Keys\n";
@@ -93,7 +94,9 @@ static void write_row(const writer *w, const cd_key_row *row)
     char value[384], text[1024];
     const bool is_number = row->type == CDDP_KEY_INTEGER || row->type == CDDP_KEY_UNSIGNED ||
                            row->type == CDDP_KEY_NUMBER || row->type == CDDP_KEY_NUMBERS || row->type == CDDP_KEY_UNSIGNEDS;
-    if (row->choices != NULL) {
+    if (row->type == CDDP_KEY_TEXT && row->choices != NULL) {
+        snprintf(value, sizeof value, "text `%s`, or a table", row->choices);
+    } else if (row->choices != NULL) {
         char choices[320] = "";
         print_choices(row->choices, choices, sizeof choices);
         snprintf(value, sizeof value, "`%s`", choices);

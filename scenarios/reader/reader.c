@@ -23,6 +23,7 @@
 
 #define PATH_BYTES_MAX 160
 #define FILE_BYTES_MAX (16u << 20)
+#define SETTINGS_BYTES_MAX 4096 /* of a table of settings, as text */
 
 typedef struct mistake {
     uint32_t line, column;
@@ -143,6 +144,12 @@ static void visit_element(reader *r, const cd_toml_table *table, const char *nam
     r->out_of_memory |= cd_plan_add_item(r->plan, scope, NULL) != CDDP_OK;
 }
 
+/* The row of a text of settings that is written as the table of this name; in a [[rank]] too. */
+static const cd_key_row *find_settings(const char *table)
+{
+    return cd_key_find_settings(strncmp(table, "rank.", 5) == 0 ? table + 5 : table);
+}
+
 static bool visit_table(void *context, const cd_toml_table *table)
 {
     reader *r = context;
@@ -154,6 +161,9 @@ static bool visit_table(void *context, const cd_toml_table *table)
     }
     char name[2 * PATH_BYTES_MAX];
     snprintf(name, sizeof name, "%s%s%s", path.table, path.table[0] != '\0' ? "." : "", path.field);
+    if (!table->is_element && find_settings(name) != NULL) {
+        return true; /* its leaves become one text */
+    }
     if (table->is_element) {
         visit_element(r, table, name);
     } else if (path.index < 0 && (item_scope(name) != CD_SCOPE_COUNT || strcmp(name, "rank") == 0)) {
@@ -167,9 +177,8 @@ static bool visit_table(void *context, const cd_toml_table *table)
     return !r->out_of_memory;
 }
 
-static bool visit_leaf(void *context, const cd_toml_leaf *leaf)
+static bool keep_leaf(reader *r, const cd_toml_leaf *leaf)
 {
-    reader *r = context;
     char *path = cd_arena_printf(&r->arena, "%s", leaf->path);
     const char **items = cd_arena_push(&r->arena, (leaf->item_count + 1) * sizeof *items);
     r->out_of_memory |= path == NULL || items == NULL ||
@@ -191,6 +200,51 @@ static bool visit_leaf(void *context, const cd_toml_leaf *leaf)
         kept->items = items;
     }
     return !r->out_of_memory;
+}
+
+/* One more setting of the table that holds the leaf: kept is the text that might have been written instead, which stands
+** where the table's first setting does. A table's leaves come one after the other. */
+static bool visit_setting(reader *r, const cd_toml_leaf *leaf, const char *setting)
+{
+    const place at = {leaf->line, leaf->column};
+    const char *path = cd_arena_printf(&r->arena, "%.*s", (int)(strlen(leaf->path) - strlen(setting) - 1), leaf->path);
+    cd_toml_leaf *last = r->leaf_count > 0 ? &r->leaves[r->leaf_count - 1] : NULL;
+    if (path == NULL) {
+        r->out_of_memory = true;
+        return false;
+    }
+    if (leaf->is_array || leaf->kind == CD_TOML_OTHER || strchr(leaf->items[0], ',') != NULL) {
+        complain(r, at, "'%s' in a table of settings wants text without a comma, a number, true or false", setting);
+        return !r->out_of_memory;
+    }
+    const bool is_first = last == NULL || strcmp(last->path, path) != 0;
+    const char *text = cd_arena_printf(&r->arena, "%s%s%s=%s", is_first ? "" : last->items[0], is_first ? "" : ",", setting,
+                                       leaf->items[0]);
+    if (text == NULL) {
+        r->out_of_memory = true;
+    } else if (strlen(text) > SETTINGS_BYTES_MAX) {
+        complain(r, at, "the settings of '%s' are more than %d bytes", path, SETTINGS_BYTES_MAX);
+    } else if (is_first) {
+        const cd_toml_leaf whole = {.path = path, .kind = CD_TOML_TEXT, .items = &text, .item_count = 1,
+                                    .line = leaf->line, .column = leaf->column};
+        return keep_leaf(r, &whole);
+    } else {
+        const char **items = cd_arena_push(&r->arena, sizeof *items);
+        r->out_of_memory |= items == NULL;
+        if (items != NULL) {
+            items[0] = text;
+            last->items = items;
+        }
+    }
+    return !r->out_of_memory;
+}
+
+static bool visit_leaf(void *context, const cd_toml_leaf *leaf)
+{
+    reader *r = context;
+    key_path path;
+    const bool is_setting = path_split(leaf->path, &path) && find_settings(path.table) != NULL;
+    return is_setting ? visit_setting(r, leaf, strrchr(leaf->path, '.') + 1) : keep_leaf(r, leaf);
 }
 
 /* ---- applying ---- */

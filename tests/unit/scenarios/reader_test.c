@@ -129,6 +129,24 @@ TEST(reader, every_mistake_is_told_at_once_with_its_place_and_the_nearest_key)
                         "    ^\n");
 }
 
+TEST(reader, settings_may_be_written_as_a_table)
+{
+    static const char text[] = "schema = 1\ntitle = \"t\"\n"
+                               "[hook]\ncomm_hook = \"power_sgd\"\n"
+                               "comm_state_option = { matrix_approximation_rank = 2, warm_start = true, orthogonalization_epsilon = 1e-3 }\n"
+                               "[model.options]\nhidden = 8\n"
+                               "[[rank]]\nranks = 1\nhook.comm_state_option = { start_powerSGD_iter = 3, random_seed = 7 }\n";
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    heard h;
+    assert_ok(read_text(text, &h, &plan, &err), &err);
+    assert_string_equal(plan->settings.hook.comm_state_option,
+                        "matrix_approximation_rank=2,orthogonalization_epsilon=0.001,warm_start=true");
+    assert_string_equal(plan->settings.model.options, "hidden=8");
+    assert_int_equal(plan->override_count, 1);
+    cddp_plan_destroy(plan);
+}
+
 static const struct {
     const char *name, *text, *words;
 } refused[] = {
@@ -140,6 +158,10 @@ static const struct {
     {"key that is the same for all ranks", "schema=1\ntitle=\"t\"\n[[rank]]\nranks=0\nworld.size=3\n", "cannot be changed for some"},
     {"unknown key in a rank table", "schema=1\ntitle=\"t\"\n[[rank]]\nranks=0\nddp.static=true\n", "did you mean 'static_graph'"},
     {"contradiction with its place", "schema=1\ntitle=\"t\"\n[train]\nresume=true\n", "a.toml:4:1: train.resume needs"},
+    {"list in a table of settings", "schema=1\ntitle=\"t\"\n[hook.options]\nk=[1,2]\n", "a.toml:4:1: 'k' in a table of settings"},
+    {"comma in a table of settings", "schema=1\ntitle=\"t\"\nhook.options={k=\"1,l=2\"}\n", "'k' in a table of settings"},
+    {"table in a table of settings", "schema=1\ntitle=\"t\"\n[hook.options.deep]\nk=1\n", "unknown table [hook.options.deep]"},
+    {"text that has no settings", "schema=1\ntitle=\"t\"\n[hook.name]\nk=1\n", "unknown table [hook.name]"},
     {"date", "schema=1\ntitle=2024-01-01\n", "wants text in quotes, not something else"},
 };
 
@@ -210,7 +232,7 @@ TEST(reader, running_out_of_memory_leaves_nothing_behind)
 TEST_MAIN(ROW(reader, a_file_becomes_a_plan),
           ROW(reader, every_mistake_is_told_at_once_with_its_place_and_the_nearest_key),
           ROW(reader, what_is_found_later_stands_at_the_element_that_it_is_about),
-          ROW(reader, what_is_wrong_is_refused),
+          ROW(reader, settings_may_be_written_as_a_table), ROW(reader, what_is_wrong_is_refused),
           ROW(reader, a_contradiction_may_be_what_a_scenario_expects),
           ROW(reader, settings_of_the_command_line_go_over_the_file),
           ROW(reader, a_file_that_is_not_there_is_an_input_error), ROW(reader, running_out_of_memory_leaves_nothing_behind))
