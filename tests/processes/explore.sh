@@ -105,7 +105,7 @@ complains "not in 2 processes"
 expect 2 "${launch[@]}" "$verify" explore small.toml --jobs 2
 complains "these are 2"
 expect 2 "${launch[@]}" "$verify" explore nowhere.toml
-complains "cannot open the scenario nowhere.toml"
+complains "cannot read 'nowhere.toml'"
 
 claim="without the module it is one sentence"
 mkdir -p elsewhere/bin
