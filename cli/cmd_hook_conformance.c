@@ -61,6 +61,7 @@ static void put_traits(cd_text *text, const cd_hook_subject *subject, const cd_h
     else if (card->bytes_factor == 1.0) cd_text_push(text, ", as many bytes as the plain all-reduce\n");
     else if (card->bytes_factor < 1.0) cd_text_printf(text, ", %.2f times the bytes of the plain all-reduce\n", 1.0 / card->bytes_factor);
     else cd_text_printf(text, ", %.2f times fewer bytes than the plain all-reduce\n", card->bytes_factor);
+    if (card->goes_apart) cd_text_push(text, "  lets its ranks go apart, as it says: something else has to average the model\n");
     for (uint32_t d = 0; d < CDDP_DTYPE_COUNT; d++)
         if (card->refused & CDDP_DTYPE_BIT(d)) cd_text_printf(text, "  does not take %s\n", cddp_dtype_name((cddp_dtype)d));
 }

@@ -10,7 +10,7 @@
 typedef enum cd_hook_law {
     CD_LAW_RUNS,      /* every rank comes to an end, with a result of the right size */
     CD_LAW_UNTOUCHED, /* nothing is written outside the bucket, nor after completion */
-    CD_LAW_REPLICAS,  /* all ranks get the same bits */
+    CD_LAW_REPLICAS,  /* all ranks get the same bits; those of a block, where the hook says so (agreement) */
     CD_LAW_AGAIN,     /* the same run gives the same bits */
     CD_LAW_ORDER,     /* so does any order in which operations complete */
     CD_LAW_DECLARED,  /* a hook that is not the pre-divided all-reduce bit for bit says so */
@@ -41,6 +41,7 @@ typedef struct cd_hook_subject {
 typedef struct cd_hook_card {
     cd_hook_line lines[CD_LAW_COUNT];
     bool is_exact;         /* the pre-divided all-reduce, bit for bit, in every case */
+    bool goes_apart;       /* it said that not all ranks would get the same */
     uint32_t refused;      /* CDDP_DTYPE_BIT of dtypes that the hook does not take */
     double worst_relative; /* largest |out - mean| ÷ largest |mean| of one step, f32, two ranks */
     double bytes_factor;   /* bytes of a plain all-reduce ÷ bytes of this hook, f32, two ranks */

@@ -246,6 +246,7 @@ static cddp_status one_step(run *r, cddp_rank *rank, cddp_group *group, void *se
     for (uint32_t b = 0; b < CD_TRIAL_BUCKETS; b++) {
         room *m = room_of(r, rank->rank, step, b);
         if (rank->rank == 0) count_promise(r, self, &m->bucket);
+        if (rank->rank == 0 && b == 0 && r->trial->hook->agreement != NULL) r->result->agreement[step] = r->trial->hook->agreement(self);
         CD_TRY_OUT(r->trial->hook->run(self, &m->bucket, group, &m->future, err));
     }
     CD_TRY_OUT(advance_all(r, rank->rank, step, self, err));

@@ -58,6 +58,7 @@ typedef struct cd_trial_result {
     char damage[200];  /* memory that the hook had no business in; "" when untouched */
     char shape[200];   /* a result that is no result: wrong count of elements, undefined */
     uint64_t bytes;    /* that rank 0 gave to collectives */
+    uint32_t agreement[CD_TRIAL_STEPS_MAX]; /* how many consecutive ranks the hook said would get the same; 0: all */
     uint64_t promised; /* that it would give at most; CDDP_PROMISE_NOTHING */
     double in[CD_TRIAL_RANKS_MAX][CD_TRIAL_STEPS_MAX][CD_TRIAL_NUMEL_MAX]; /* by parameter, then element */
     double out[CD_TRIAL_RANKS_MAX][CD_TRIAL_STEPS_MAX][CD_TRIAL_NUMEL_MAX];

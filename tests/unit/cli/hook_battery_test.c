@@ -37,6 +37,7 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
         {&cd_hook_reproducible, NULL, NULL, false},
         {&cd_hook_quantize_per_tensor, NULL, NULL, false},
         {&cd_hook_quantize_per_channel, NULL, "bucket_size=16", false},
+        {&cd_hook_post_local_sgd, NULL, "start_localSGD_iter=2,subgroup_size=1", false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_hook_card card = judged(cases[i].hook, cases[i].inner, cases[i].options);
@@ -46,6 +47,7 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
         }
         assert_int_equal(card.is_exact, cases[i].is_exact);
         assert_int_equal(card.refused, 0);
+        assert_int_equal(card.goes_apart, cases[i].hook == &cd_hook_post_local_sgd);
         assert_true(card.lines[CD_LAW_RUNS].case_count >= 40);
         assert_true(card.lines[CD_LAW_BYTES].case_count >= 41); /* every world and the long run */
         assert_true(card.lines[CD_LAW_JOIN].case_count == 8 && card.lines[CD_LAW_UNUSED].case_count == 16);
