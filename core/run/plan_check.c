@@ -460,6 +460,9 @@ static void check_expect(contradictions *c)
     if (expect->verdict != CDDP_EXPECT_ERROR && expect->error.count > 0) {
         tell(c, "expect.error", "expect.error needs expect.verdict = \"error\"");
     }
+    if (expect->also.count > 0 && expect->verdict == CDDP_EXPECT_VERIFIED) {
+        tell(c, "expect.also", "expect.also excuses findings beside those named: it needs expect.verdict = \"findings\"");
+    }
     if (expect->same_with.count > 0 && expect->verdict != CDDP_EXPECT_VERIFIED) {
         tell(c, "expect.same_with",
              "expect.same_with compares runs that are verified: it needs expect.verdict = \"verified\"");

@@ -36,8 +36,8 @@ one() {
     fi
     "$program" shrink "${arguments[@]}" --output small.toml > out 2> err || fail "shrink ends with $?"
     grep -q '1-minimal' out || fail "not minimal"
-    ranks=$(sed -n 's/^  story *\([0-9]*\) ranks\? train \([0-9]*\) parameters\?.*/\1/p' out)
-    parameters=$(sed -n 's/^  story *\([0-9]*\) ranks\? train \([0-9]*\) parameters\?.*/\2/p' out)
+    ranks=$(sed -n 's/^  story *\([0-9]*\) ranks\? trains\? \([0-9]*\) parameters\?.*/\1/p' out)
+    parameters=$(sed -n 's/^  story *\([0-9]*\) ranks\? trains\? \([0-9]*\) parameters\?.*/\2/p' out)
     decisions=$(sed -n 's/^  size .*reductions; \([0-9]*\) decisions\? beyond fifo.*/\1/p' out)
     [ "$ranks" -le 3 ] && [ "$parameters" -le 4 ] && [ "$decisions" -le 12 ] || fail "$ranks ranks, $parameters parameters, $decisions decisions"
     headline=$(sed -n '1s/^shrunk: [^:]*: //p' out)

@@ -112,6 +112,7 @@ static const struct {
     {"a host that adds nothing", {"network.host_gb_per_s=320"}, "network.algorithm = \"hfreduce\" adds on hosts"},
     {"two ways to say the batch", {"world.batch=8", "train.micro_steps=2", "data.samples=1"}, "give one of them"},
     {"a batch of several", {"world.batch=8"}, "needs data.samples = 1"},
+    {"an excuse where nothing is found", {"expect.also=I-REF"}, "expect.also excuses findings"},
     {"findings to be compared", {"expect.same_with=world.size=3", "expect.verdict=error", "expect.error=x"}, "needs expect.verdict"},
     {"resume from nothing", {"train.resume=true"}, "nothing to load"},
     {"state on exact forms", {"model.device=symbol", "optimizer.0.momentum=0.5"}, "keeps state needs cpu"},
