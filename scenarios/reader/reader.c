@@ -69,11 +69,12 @@ static void complain(reader *r, place at, const char *format, ...)
 
 /* ---- collecting ---- */
 
-/* "when[2].sync" apart: the table without its index, the index, the field. */
+/* "when[2].sync" apart: the table without its index, the index, the field. Keys hold no bracket (toml_shim.h). */
 typedef struct key_path {
     char table[PATH_BYTES_MAX];
     char field[PATH_BYTES_MAX];
-    int64_t index; /* -1: not in a table that repeats */
+    int64_t index;  /* -1: not in a table that repeats */
+    size_t indexed; /* bytes of the name that bears the index: 4 in "rank[0].ddp", 8 in "rank.ddp[0]" */
 } key_path;
 
 static bool path_split(const char *path, key_path *out)
@@ -84,9 +85,11 @@ static bool path_split(const char *path, key_path *out)
     }
     memcpy(whole, path, strlen(path) + 1);
     out->index = -1;
+    out->indexed = 0;
     char *bracket = strchr(whole, '[');
     if (bracket != NULL) {
         char *end;
+        out->indexed = (size_t)(bracket - whole);
         out->index = strtoll(bracket + 1, &end, 10);
         memmove(bracket, end + 1, strlen(end + 1) + 1);
     }
@@ -345,13 +348,14 @@ static void apply_leaf(reader *r, const cd_toml_leaf *leaf)
         return;
     }
     if (strncmp(path.table, "rank", 4) == 0 && (path.table[4] == '\0' || path.table[4] == '.')) {
-        if (path.index >= 0 && !path_is_ranks(&path)) {
+        if (path.index >= 0 && path.indexed == strlen("rank") && !path_is_ranks(&path)) {
             apply_rank_leaf(r, leaf, &path);
         }
         return;
     }
     const bool repeats = item_scope(path.table) != CD_SCOPE_COUNT;
-    if (repeats != (path.index >= 0) || (!table_is_known(path.table))) {
+    const bool is_element = path.index >= 0 && path.indexed == strlen(path.table);
+    if (repeats != is_element || (!repeats && path.index >= 0) || !table_is_known(path.table)) {
         return; /* the table itself was complained about */
     }
     const cd_key_row *row = leaf_row(r, leaf, &path);

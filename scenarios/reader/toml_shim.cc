@@ -27,6 +27,15 @@ namespace {
 
 struct stopped {};
 
+struct odd_key {
+    toml::source_position at;
+};
+
+bool is_bare(std::string_view key)
+{
+    return !key.empty() && key.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") == key.npos;
+}
+
 struct walk {
     const cd_toml_visitor &visitor;
 
@@ -107,6 +116,9 @@ struct walk {
     void visit(const std::string &prefix, const toml::table &table) const
     {
         for (const auto &[key, node] : table) {
+            if (!is_bare(key.str())) {
+                throw odd_key{key.source().begin};
+            }
             const std::string path = prefix.empty() ? std::string(key.str()) : prefix + "." + std::string(key.str());
             if (const auto *inner = node.as_table()) {
                 tell_table(path, false, key.source());
@@ -148,6 +160,11 @@ extern "C" cd_toml_result cd_toml_parse(const char *text, size_t text_bytes, con
         }
         walk{*visitor}.visit("", result.table());
         return CD_TOML_OK;
+    } catch (const odd_key &odd) {
+        error->line = odd.at.line;
+        error->column = odd.at.column;
+        set_message(error, "a key is letters, digits, '_' and '-', without quotes");
+        return CD_TOML_SYNTAX;
     } catch (const stopped &) {
         return CD_TOML_STOPPED;
     } catch (const std::bad_alloc &) {

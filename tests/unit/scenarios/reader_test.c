@@ -162,6 +162,11 @@ static const struct {
     {"comma in a table of settings", "schema=1\ntitle=\"t\"\nhook.options={k=\"1,l=2\"}\n", "'k' in a table of settings"},
     {"table in a table of settings", "schema=1\ntitle=\"t\"\n[hook.options.deep]\nk=1\n", "unknown table [hook.options.deep]"},
     {"text that has no settings", "schema=1\ntitle=\"t\"\n[hook.name]\nk=1\n", "unknown table [hook.name]"},
+    {"element of a table within [rank]", "schema=1\ntitle=\"t\"\n[rank]\n[[rank.ddp]]\nstatic_graph=true\n", "write [[rank]]"},
+    {"table within a table repeated by mistake", "schema=1\ntitle=\"t\"\n[[expect]]\n[expect.finding]\ncheck=\"I-REF\"\n", "may not be repeated"},
+    {"quoted key that looks like an element", "schema=1\ntitle=\"t\"\n[\"rank[5]\"]\nddp.static_graph=true\n", "a.toml:3:2: a key is letters"},
+    {"half a bracket in a key", "schema=1\ntitle=\"t\"\n\"when[\" = 1\n", "a key is letters"},
+    {"empty key", "schema=1\ntitle=\"t\"\n\"\" = 1\n", "a key is letters"},
     {"date", "schema=1\ntitle=2024-01-01\n", "wants text in quotes, not something else"},
 };
 
