@@ -47,6 +47,9 @@ typedef struct cd_join_waiting {
 ** *found false, and join untouched: there is no such job. */
 cddp_status cd_join_read(cddp_environment_fn environment, const char *url, cd_join *join, bool *found,
                          cddp_error *err) CDDP_MUST_CHECK;
+/* For who joins a job of MPI ranks or begins one: fails when variables make this process one of several that were not started so,
+** since each of them would do the whole of it, as `what` says: "start all ranks". */
+cddp_status cd_join_refuse(cddp_environment_fn environment, const char *what, cddp_error *err) CDDP_MUST_CHECK;
 /* url from host and port. */
 void cd_join_make_url(cd_join *join);
 /* Blocks until all have come (rank 0), or until rank 0 has. After a failure, too, end is to be called. */

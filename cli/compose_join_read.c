@@ -149,3 +149,14 @@ cddp_status cd_join_read(cddp_environment_fn environment, const char *url, cd_jo
     *found = true;
     return CDDP_OK;
 }
+
+cddp_status cd_join_refuse(cddp_environment_fn environment, const char *what, cddp_error *err)
+{
+    cddp_error unread = CDDP_ERROR_INIT;
+    cd_join job;
+    bool found = false;
+    if (cd_join_read(environment, NULL, &job, &found, &unread) != CDDP_OK || !found) return CDDP_OK;
+    return cd_fail(err, CDDP_E_UNSUPPORTED,
+                   "%s make this one of %u processes that no MPI knows of, and each would %s: start them with mpirun, with "
+                   "srun --mpi=pmix or --mpi=pmi2, or start one alone", job.variables, job.world_size, what);
+}

@@ -416,6 +416,7 @@ static cddp_status open_launched(cd_compose_process *p, cddp_process_options *op
         if (o->origin->hub != NULL)
             return cd_fail(err, CDDP_E_UNSUPPORTED, "CDDP_HUB is set, but %s did not start this process",
                            launcher->name);
+        CD_TRY(cd_join_refuse(read_variable, "start all ranks", err));
         CD_TRY(make_command(p, err));
         options->command = p->words;
         options->environment = p->settings;

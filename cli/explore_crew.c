@@ -10,6 +10,7 @@
 
 #include "backends/builtin.h"
 #include "cddp/process.h"
+#include "cli/compose_join.h"
 #include "cli/interrupt.h"
 #include "cli/plugins.h"
 #include "core/base/alloc.h"
@@ -134,7 +135,7 @@ static cddp_status open_group(cd_crew *c, cddp_error *err)
 
 cddp_status cd_crew_open(cd_cli *cli, cd_crew **crew, cddp_error *err)
 {
-    if (find_number() == NULL) return CDDP_OK;
+    if (find_number() == NULL) return is_set("CDDP_HUB") ? CDDP_OK : cd_join_refuse(read_variable, "search the whole", err);
     cd_crew *c = cd_allocate_zero(NULL, sizeof *c);
     if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a job of several processes");
     cddp_status status = find_transport(cli, c, err);

@@ -34,6 +34,12 @@ expect "one run is in it" 0 "run 1" "$program" report "$work/one.db"
 expect "another number of ranks" 2 "the scenario has 3 ranks, but 2 were started" "$@" "$program" run --backend "$backend" -n 3 "$good"
 expect "faults are the simulator's" 3 "only the simulator" "$program" run --backend "$backend" scenarios/faults
 
+# Started by something that no MPI knows of, each would start all ranks.
+one_of_two() { RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=9 expect "$@"; }
+one_of_two "no MPI started it" 3 "make this one of 2 processes that no MPI knows of" "$program" run --backend "$backend" "$good"
+one_of_two "no MPI started the search" 3 "each would search the whole" "$program" explore --budget 9 "$good"
+RANK=0 WORLD_SIZE=1 expect "a process alone starts its ranks" 0 "2 ranks, 3 steps" "$program" run --backend "$backend" "$good"
+
 # As srun would: its variables instead of those by which the launcher says who is who.
 cat >"$work/as_srun" <<'SH'
 export SLURM_STEP_ID=0 SLURM_PROCID=${OMPI_COMM_WORLD_RANK:-$PMI_RANK} SLURM_NTASKS=9 SLURM_STEP_NUM_TASKS=2 SLURM_NNODES=$nodes
