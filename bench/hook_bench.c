@@ -2,13 +2,13 @@
 /* What comm hooks compute, beside what the memory does: casts against a copy of the same bytes, the reproducible hook's
 ** kernels against a plain addition. Every pair is measured in the same rounds, by the processor's clock; quote the ratios.
 **
-**     hook_bench [--limits] [--rounds N] [--mib N | --kib N]     arrays of so many MiB or KiB of f32
+**     hook_bench [--limits] [--rounds N] [--isa portable|avx2|avx512] [--mib N | --kib N]     arrays of so many MiB or KiB of f32
 **
-** With --limits a ratio above its limit ends with 1.
+** With --limits a ratio above its limit ends with 1. --isa: the kernel that accumulates, where it is not to be the fastest.
 **
 ** What an exact accumulation can cost: it reads 4 bytes of f32 and reads and writes 8 of f64, a plain addition reads 8 and writes 4.
 ** Where bandwidth decides that is 20/12 = 1.67. Between, where the 8 bytes per element of one still fit a cache and the 12 of the other
-** do not, the ratio is that of two levels of memory and says nothing of the kernel.
+** do not, the ratio is that of two levels of memory.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "core/base/alloc.h"
@@ -161,25 +161,36 @@ static bool create(arrays *a, size_t numel)
     return a->rows != NULL;
 }
 
+static cd_isa isa_named(const char *name)
+{
+    static const char *const names[] = {[CD_ISA_PORTABLE] = "portable", [CD_ISA_AVX2] = "avx2", [CD_ISA_AVX512] = "avx512"};
+    cd_isa isa = CD_ISA_PORTABLE;
+    while (isa < CD_ISA_COUNT && strcmp(name, names[isa]) != 0) isa++;
+    return isa < CD_ISA_COUNT && cd_isa_is_available(isa) ? isa : CD_ISA_COUNT;
+}
+
 int main(int argc, char **argv)
 {
     int rounds = 21;
+    cd_isa isa = CD_ISA_COUNT; /* the fastest */
     size_t kib = 100 << 10; /* beyond the caches */
     bool limits = false;
     for (int i = 1; i < argc; i++) {
         bool has_value = i + 1 < argc;
         if (strcmp(argv[i], "--limits") == 0) limits = true;
         else if (has_value && strcmp(argv[i], "--rounds") == 0) rounds = atoi(argv[++i]);
+        else if (has_value && strcmp(argv[i], "--isa") == 0) rounds = (isa = isa_named(argv[++i])) == CD_ISA_COUNT ? 0 : rounds;
         else if (has_value && strcmp(argv[i], "--mib") == 0) kib = (size_t)atoi(argv[++i]) << 10;
         else if (has_value && strcmp(argv[i], "--kib") == 0) kib = (size_t)atoi(argv[++i]);
         else rounds = 0;
     }
     if (rounds < 1 || rounds > ROUNDS_MAX || kib < 1 || kib > 1024 << 10) {
-        fprintf(stderr, "hook_bench [--limits] [--rounds 1 to %d] [--mib N | --kib N], arrays of 1 KiB to 1024 MiB\n", ROUNDS_MAX);
+        fprintf(stderr, "hook_bench [--limits] [--rounds 1 to %d] [--isa one this processor has] [--mib N | --kib N], arrays of 1 KiB to 1024 MiB\n", ROUNDS_MAX);
         return 2;
     }
     arrays a = {.numel = 0};
     if (!create(&a, kib << 8)) return 2;
+    if (isa < CD_ISA_COUNT) a.bins.isa = isa;
     measure(&a, rounds);
     printf("%zu KiB of f32, %d rounds; the bins in use are %lld, %s\n", kib, rounds, (long long)cd_bins_rows(&a.span),
            a.bins.spilled ? "some sums needed more than an f64" : "every sum fitted an f64");

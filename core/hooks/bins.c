@@ -32,6 +32,7 @@
 #endif
 
 #define BLOCK 256
+#define PIECE (1 << 17) /* elements; in smaller ones what the processor fetches ahead is lost too often */
 #define LINE 8 /* doubles in a cache line */
 #define BITS CD_BINS_DIGIT_BITS
 #define BINS_MAX 96 /* of f64: bins -45 … 43, and room for a quotient below and carries above */
@@ -593,25 +594,38 @@ static void add_slowly(cd_bins *bins, int64_t i, double x)
     }
 }
 
+/* Elements first … end - 1. */
+static cddp_status add_piece(cd_bins *bins, const kernels *k, const void *values, int64_t first, int64_t end, cddp_error *err)
+{
+    while (first < end) {
+        const size_t count = bins->dtype == CDDP_F32 ? (size_t)(end - first) : block_at(first, end);
+        const float *x = widen(bins->dtype, values, first, count, (float *)(void *)bins->scratch);
+        const size_t done = k->add(bins->high + first, x, count), slow = block_of(count - done);
+        first += (int64_t)done;
+        if (slow > 0) CD_TRY(make_spill(bins, err));
+        for (size_t i = 0; i < slow; i++) add_slowly(bins, first + (int64_t)i, (double)x[done + i]);
+        first += (int64_t)slow;
+    }
+    return CDDP_OK;
+}
+
+/* Every second addition goes through the pieces backwards: it begins with the sums that the one before left in the caches. Elements
+** do not meet, so their order is of no consequence to bits. */
 cddp_status cd_bins_add(cd_bins *bins, const void *values, cddp_error *err)
 {
     const kernels *k = get_kernels_of(bins->isa);
-    bins->count++;
+    const bool is_back = bins->count++ % 2 != 0;
     if (bins->dtype == CDDP_F64) {
         CD_TRY(make_spill(bins, err));
         for (int64_t i = 0; i < bins->numel; i++) add_slowly(bins, i, ((const double *)values)[i]);
         return CDDP_OK;
     }
     cddp_status status = CDDP_OK;
+    const int64_t pieces = (bins->numel + PIECE - 1) / PIECE;
     const uint32_t flags = k->watch_begin();
-    for (int64_t first = 0; first < bins->numel;) {
-        const size_t count = bins->dtype == CDDP_F32 ? (size_t)(bins->numel - first) : block_at(first, bins->numel);
-        const float *x = widen(bins->dtype, values, first, count, (float *)(void *)bins->scratch);
-        const size_t done = k->add(bins->high + first, x, count), slow = block_of(count - done);
-        first += (int64_t)done;
-        if (slow > 0) CD_TRY_OUT(make_spill(bins, err));
-        for (size_t i = 0; i < slow; i++) add_slowly(bins, first + (int64_t)i, (double)x[done + i]);
-        first += (int64_t)slow;
+    for (int64_t i = 0; i < pieces; i++) {
+        const int64_t first = (is_back ? pieces - 1 - i : i) * PIECE, rest = bins->numel - first;
+        CD_TRY_OUT(add_piece(bins, k, values, first, first + (rest < PIECE ? rest : PIECE), err));
     }
 out:
     k->watch_end(flags);

@@ -198,6 +198,30 @@ TEST(bins, every_instruction_set_adds_to_the_same_bits)
             }
 }
 
+/* Long arrays are added piece by piece, forwards and backwards; three numbers of one binade fit a double. */
+TEST(bins, every_piece_of_a_long_array_is_added_once)
+{
+    enum { MANY = 400001 };
+    cddp_error err = CDDP_ERROR_INIT;
+    float *x = calloc(3 * (size_t)MANY, sizeof *x);
+    cd_prng p = cd_prng_seed(3);
+    for (size_t i = 0; i < 3 * (size_t)MANY; i++) x[i] = (float)cd_prng_between(&p, 1 << 22, 1 << 23) * 0x1p-23f;
+    for (int isa = CD_ISA_PORTABLE; isa < CD_ISA_COUNT; isa++) {
+        cd_bins bins;
+        int64_t wrong = 0;
+        if (!cd_isa_is_available((cd_isa)isa)) continue;
+        assert_ok(cd_bins_init(&bins, NULL, CDDP_F32, MANY, &err), &err);
+        bins.isa = (cd_isa)isa;
+        for (size_t k = 0; k < 3; k++) assert_ok(cd_bins_add(&bins, x + k * MANY, &err), &err);
+        for (size_t i = 0; i < MANY; i++) wrong += bins.high[i] != (double)x[i] + (double)x[i + MANY] + (double)x[i + 2 * (size_t)MANY];
+        cd_test_row("instruction set %d", isa);
+        assert_int_equal(wrong, 0);
+        assert_false(bins.spilled);
+        cd_bins_fini(&bins);
+    }
+    free(x);
+}
+
 /* Whoever watches for rounding around a whole reduction sees what was there before. */
 TEST(bins, leave_the_inexact_flag_as_they_found_it)
 {
@@ -233,4 +257,5 @@ TEST(bins, ends_of_the_range_are_exact)
 
 TEST_MAIN(ROW(bins, every_number_of_parts_gives_the_same_bits), ROW(bins, numbers_added_once_take_the_same_way),
           ROW(bins, what_is_special_comes_out_as_ieee_addition_has_it), ROW(bins, every_instruction_set_adds_to_the_same_bits),
+          ROW(bins, every_piece_of_a_long_array_is_added_once),
           ROW(bins, leave_the_inexact_flag_as_they_found_it), ROW(bins, ends_of_the_range_are_exact))
