@@ -6,7 +6,8 @@
 **               grad_local against policy(site 1); grad_final against the parameter.
 ** Exercised     a reduction of a bucket was compared with its declared dtype.
 ** Blame         the rank, the bucket and, for a gradient, the parameter.
-** Limits        only reductions are compared: a hook may gather indices and counts in dtypes of their own.
+** Limits        only reductions are compared: a hook may gather indices and counts in dtypes of their own. Of a hook's, only those of
+**               floating-point numbers: integers have no precision to lose.
 */
 #include "core/check/scribe.h"
 
@@ -82,6 +83,7 @@ static void take_post(state *s, const cddp_event *e, const rank_facts *r)
 {
     const cddp_event_collective_post *c = &e->as.collective_post;
     if (c->bucket < 0 || !is_reduction(c->op) || c->dtype < 0) return;
+    if (r->has_hook && !cddp_dtype_is_float((cddp_dtype)c->dtype) && c->dtype != CDDP_C64) return;
     int64_t expected = r->wire > 0 ? r->wire - 1 : r->has_hook ? -1 : recall(&s->buckets, CD_KEY(e->rank, c->bucket));
     if (expected < 0) return;
     s->compared++;

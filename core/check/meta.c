@@ -7,15 +7,16 @@
 **     ddp.broadcast_buffers          buffers were synchronised before some synchronising forward (BUF-02)
 **     ddp.comm_hook, hook.name, hook.comm_hook   the hook was called for the buckets that were launched (HOOK-04)
 **     join.enable                    the join protocol spoke (JON-03)
-**     policy of the wire             a hook that declares a narrower wire sends fewer bytes (ZOO-60)
+**     policy of the wire             what a hook that declares a narrower wire reduces and gathers is in it (ZOO-60)
 **     ddp.skip_all_reduce_unused_params   a bucket all of whose parameters were marked as unused is not launched (UNU-14)
 ** Exercised     one of these settings was on and its effect was seen.
 ** Blame         the rank on which the setting had none.
-** Limits        settings whose only effect is on memory or time are not judged from a trace; which buckets are left out not in a static
+** Limits        numbers gathered in a wider dtype beside a narrow result are the hook's own business, as a quantiser's scales are; settings whose only effect is on memory or time are not judged from a trace; which buckets are left out not in a static
 **               graph, whose first pass launches all.
 */
 #include "core/check/scribe.h"
 
+#include "cddp/backend.h"
 #include "cddp/tensor.h"
 
 #include <string.h>
@@ -42,8 +43,15 @@ typedef struct state {
     cd_scribe scribe;
     cd_ranks ranks; /* of rank_facts */
     cd_table users; /* (rank, bucket) → parameters marked ready since it was last launched or left out: used ones, all of them */
-    cd_table calls; /* (rank, bucket) → bytes of the open hook call where the declared wire is narrower, else 0 */
+    cd_table calls; /* (rank, bucket) → hook_call */
 } state;
+
+/* One call of a hook whose declared wire is narrower than its bucket, and the floating-point numbers it sent. */
+typedef struct hook_call {
+    int64_t bytes; /* of the bucket; 0: no such call is open */
+    int64_t others; /* operations that are not reductions of floating-point numbers */
+    int64_t low, wide_reductions, wide_gathers; /* in the declared dtype or a narrower one; in wider ones */
+} hook_call;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
@@ -52,7 +60,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     state *s = *self;
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->users, context->allocator, sizeof(bucket_users));
-    cd_table_init(&s->calls, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->calls, context->allocator, sizeof(hook_call));
     return CDDP_OK;
 }
 
@@ -104,22 +112,49 @@ static void take_forward(state *s, const cddp_event *e, rank_facts *r)
     if (f->sync && f->grad_mode) r->is_armed = r->has_armed = true;
 }
 
+static bool is_wider(int64_t dtype, int64_t wire)
+{
+    return cddp_dtype_bytes((cddp_dtype)dtype) > cddp_dtype_bytes((cddp_dtype)(wire - 1));
+}
+
+static void take_post(state *s, const rank_facts *r, const cddp_event *e)
+{
+    const cddp_event_collective_post *c = &e->as.collective_post;
+    hook_call *call = r->wire != 0 && c->bucket >= 0 ? cd_table_find(&s->calls, CD_KEY(e->rank, c->bucket)) : NULL;
+    if (call == NULL || call->bytes == 0) return;
+    const bool reduces = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE || c->op == CDDP_OP_REDUCE_SCATTER;
+    const bool is_float = c->dtype == CDDP_C64 || (c->dtype >= 0 && cddp_dtype_is_float((cddp_dtype)c->dtype));
+    call->others += !reduces || !is_float;
+    if (!is_float) return;
+    if (!is_wider(c->dtype, r->wire)) call->low++;
+    else if (reduces) call->wide_reductions++;
+    else call->wide_gathers++;
+}
+
+/* Bytes tell only of a hook that just reduces numbers: indices beside k of them, or digits in their place, may well take more than the
+** bucket did. */
+static bool is_effective(const hook_call *call, bool has_wide_result, int64_t wire_bytes)
+{
+    if (call->wide_reductions > 0) return false;
+    if (call->wide_gathers > 0 && call->low == 0 && has_wide_result) return false;
+    return call->others > 0 || wire_bytes < call->bytes;
+}
+
 static void take_hook(state *s, rank_facts *r, const cddp_event *e)
 {
     int64_t bucket = e->kind == CDDP_EV_hook_call ? e->as.hook_call.bucket : e->as.hook_done.bucket;
-    int64_t *bytes = cd_table_add(&s->calls, CD_KEY(e->rank, bucket));
-    if (bytes == NULL) return;
+    hook_call *call = cd_table_add(&s->calls, CD_KEY(e->rank, bucket));
+    if (call == NULL) return;
     if (e->kind == CDDP_EV_hook_call) {
         r->has_hook_call = true;
-        bool narrow = r->wire != 0 &&
-                      cddp_dtype_bytes((cddp_dtype)(r->wire - 1)) < cddp_dtype_bytes((cddp_dtype)e->as.hook_call.dtype);
-        *bytes = narrow ? e->as.hook_call.bytes : 0;
-    } else if (*bytes > 0 && e->as.hook_done.wire_bytes > 0) {
-        if (e->as.hook_done.wire_bytes < *bytes)
-            r->narrow_calls++;
-        else
-            r->wide_calls++;
+        *call = (hook_call){.bytes = r->wire != 0 && is_wider(e->as.hook_call.dtype, r->wire) ? e->as.hook_call.bytes : 0};
+        return;
     }
+    if (call->bytes > 0 && e->as.hook_done.wire_bytes > 0) {
+        if (is_effective(call, is_wider(e->as.hook_done.dtype, r->wire), e->as.hook_done.wire_bytes)) r->narrow_calls++;
+        else r->wide_calls++;
+    }
+    call->bytes = 0;
 }
 
 /* Marked, launched or left out: what this rank knows of the bucket's parameters when it goes. */
@@ -192,6 +227,9 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_policy:
         if (e->as.policy.site == 0) r->wire = e->as.policy.dtype + 1;
         break;
+    case CDDP_EV_collective_post:
+        take_post(s, r, e);
+        break;
     case CDDP_EV_hook_call:
     case CDDP_EV_hook_done:
         take_hook(s, r, e);
@@ -223,7 +261,7 @@ static void judge_rank(state *s, const rank_facts *r)
          r->has_armed && r->buffers > 0, r->has_buffer_sync},
         {"the comm hook", "a hook call for every launched bucket", has_hook, r->launches > 0, r->has_hook_call},
         {"join", "a notification per iteration", r->joins, r->has_armed, r->has_notified},
-        {"the hook's declared wire dtype", "fewer bytes on the wire than in the bucket",
+        {"the hook's declared wire dtype", "what it reduces and gathers is in that dtype",
          r->wide_calls + r->narrow_calls > 0, true, r->wide_calls == 0},
         {"skip_all_reduce_unused_params", "no launch of a bucket whose parameters are all unused", r->skips_unused,
          r->skipped + r->not_skipped > 0, r->not_skipped == 0},
@@ -252,7 +290,8 @@ static void end(void *self)
 static const uint16_t kinds[] = {CDDP_EV_rank_begin,    CDDP_EV_option,        CDDP_EV_wrap,         CDDP_EV_no_sync,
                                  CDDP_EV_forward_begin, CDDP_EV_bucket_launch, CDDP_EV_backward_end, CDDP_EV_used_local,
                                  CDDP_EV_buffer_sync,   CDDP_EV_join_notify,   CDDP_EV_policy,       CDDP_EV_hook_call,
-                                 CDDP_EV_hook_done,     CDDP_EV_mark_ready,    CDDP_EV_bucket_skip};
+                                 CDDP_EV_hook_done,     CDDP_EV_mark_ready,    CDDP_EV_bucket_skip,
+                                 CDDP_EV_collective_post};
 
 CD_CHECK_TABLE(meta, "I-META", "accepted settings have their effect",
                "Every accepted setting has its observable effect; the checker itself is sound on clean programs and "

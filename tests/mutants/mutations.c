@@ -131,6 +131,15 @@ static bool mutate_meta_hook_does_not_compress(cddp_event *e)
     return true;
 }
 
+static bool mutate_meta_wrapper_gathers_wide(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_collective_post && e->as.collective_post.bucket >= 0) {
+        e->as.collective_post.op = CDDP_OP_ALLGATHER;
+        e->as.collective_post.dtype = CDDP_F32;
+    }
+    return true;
+}
+
 static bool mutate_meta_hook_named_and_never_called(cddp_event *e)
 {
     return e->kind != CDDP_EV_hook_call && e->kind != CDDP_EV_hook_done;
