@@ -2,6 +2,7 @@
 /* hook-conformance: the battery of hook_battery.c over a hook of this build or of a plugin, and its report card. */
 #include "cddp/cddp.h"
 #include "cli/hook_battery.h"
+#include "cli/hook_trial.h"
 #include "cli/plugins.h"
 #include "core/base/error.h"
 
@@ -62,6 +63,12 @@ static void put_traits(cd_text *text, const cd_hook_subject *subject, const cd_h
     else if (card->bytes_factor < 1.0) cd_text_printf(text, ", %.2f times the bytes of the plain all-reduce\n", 1.0 / card->bytes_factor);
     else cd_text_printf(text, ", %.2f times fewer bytes than the plain all-reduce\n", card->bytes_factor);
     if (card->goes_apart) cd_text_push(text, "  lets its ranks go apart, as it says: something else has to average the model\n");
+    for (uint32_t ranks = 1, told = 0; ranks <= CD_TRIAL_RANKS_MAX; ranks++)
+        if ((card->skipped & 1u << ranks) != 0) cd_text_printf(text, "%s%u", told++ == 0 ? "  not judged in worlds of " : ", ", ranks);
+    if (card->skipped != 0) {
+        cd_text_push(text, ": ");
+        cd_text_wrap(text, card->skipped_because, 6, 110);
+    }
     for (uint32_t d = 0; d < CDDP_DTYPE_COUNT; d++)
         if (card->refused & CDDP_DTYPE_BIT(d)) cd_text_printf(text, "  does not take %s\n", cddp_dtype_name((cddp_dtype)d));
 }

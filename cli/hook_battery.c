@@ -24,7 +24,9 @@
 #define ALIKE_TOLERANCE 0.02   /* of the largest value: a wrong divisor is off by a factor, casts by 2^-8 */
 #define REBUILD_TOLERANCE 0.02
 
-static const uint32_t worlds[5] = {1, 2, 3, 5, 8};
+#define WORLDS 5
+
+static const uint32_t worlds[WORLDS] = {1, 2, 3, 5, 8};
 static const cddp_dtype dtypes[4] = {CDDP_F32, CDDP_F64, CDDP_F16, CDDP_BF16};
 
 static const struct {
@@ -63,9 +65,11 @@ typedef struct battery {
     const cd_hook_subject *subject;
     cd_hook_card *card;
     cd_trial_result *a, *b; /* of the trial at hand, and of what it is compared with */
-    uint32_t misconfigured; /* trials in which every rank refused the options */
+    uint32_t fewest, several; /* ranks: the smallest world that the options are for, and the smallest of more than one */
 } battery;
 
+/* Whether the options have been found not to be for a world of so many ranks. */
+static bool is_skipped(const battery *t, uint32_t ranks) { return (t->card->skipped & 1u << ranks) != 0; }
 
 /* A case of a law; format NULL: it held. */
 static void judge(battery *t, cd_hook_law law, const char *format, ...)
@@ -160,8 +164,12 @@ static bool judge_run(battery *t, const cd_trial *trial, const cd_trial_result *
         t->card->refused |= CDDP_DTYPE_BIT(trial->dtype);
         return false;
     }
+    if (r->misconfigured) {
+        if (t->card->skipped == 0) snprintf(t->card->skipped_because, sizeof t->card->skipped_because, "%s", r->failure);
+        t->card->skipped |= 1u << trial->ranks;
+        return false;
+    }
     const char *failure = r->failure[0] != '\0' ? r->failure : r->shape;
-    t->misconfigured += r->misconfigured;
     if (failure[0] != '\0') judge(t, CD_LAW_RUNS, "%s: %s", cddp_dtype_name(trial->dtype), failure);
     else judge(t, CD_LAW_RUNS, NULL);
     if (r->damage[0] != '\0') judge(t, CD_LAW_UNTOUCHED, "%s", r->damage);
@@ -251,7 +259,7 @@ static cddp_status try_same_again(battery *t, const cd_trial *trial, cddp_error 
 static cddp_status try_worlds(battery *t, cddp_error *err)
 {
     for (size_t d = 0; d < 4; d++)
-        for (size_t w = 0; w < 10; w++) {
+        for (size_t w = 0; w < 2 * WORLDS; w++) {
             cd_trial trial = trial_of(t, worlds[w / 2], SHORT, dtypes[d]);
             trial.empty_vector = w % 2 == 1;
             CD_TRY(cd_trial_run(&trial, t->a, err));
@@ -273,7 +281,8 @@ static bool runs(const cd_trial_result *r)
 
 static cddp_status try_divisor(battery *t, uint32_t ranks, cddp_error *err)
 {
-    cd_trial one = trial_of(t, 1, SHORT, CDDP_F32), many = trial_of(t, ranks, SHORT, CDDP_F32);
+    cd_trial one = trial_of(t, t->fewest, SHORT, CDDP_F32), many = trial_of(t, ranks, SHORT, CDDP_F32);
+    if (ranks == t->fewest) return CDDP_OK;
     one.values = many.values = CD_TRIAL_ALIKE;
     CD_TRY(cd_trial_run(&one, t->b, err));
     CD_TRY(cd_trial_run(&many, t->a, err));
@@ -286,8 +295,8 @@ static cddp_status try_divisor(battery *t, uint32_t ranks, cddp_error *err)
         for (int64_t e = 0; e < t->b->numel; e++) {
             double off = fabs(t->a->out[0][s][e] - t->b->out[0][s][e]);
             if (off <= ALIKE_TOLERANCE * largest) continue;
-            judge(t, CD_LAW_DIVISOR, "step %u, element %lld: one rank gets %.6g, %u ranks with the same gradients get %.6g", s, (long long)e,
-                  t->b->out[0][s][e], ranks, t->a->out[0][s][e]);
+            judge(t, CD_LAW_DIVISOR, "step %u, element %lld: %s %.6g, %u ranks with the same gradients get %.6g", s, (long long)e,
+                  t->fewest == 1 ? "one rank gets" : "a few ranks get", t->b->out[0][s][e], ranks, t->a->out[0][s][e]);
             return CDDP_OK;
         }
     judge(t, CD_LAW_DIVISOR, NULL);
@@ -360,10 +369,10 @@ static void judge_declared_wire(battery *t, const cd_trial *trial)
     }
 }
 
-/* A long run on two ranks, and the same with other buckets from the third step on. */
+/* A long run on two ranks, or as few as the options are for, and the same with other buckets from the third step on. */
 static cddp_status try_long_run(battery *t, cddp_error *err)
 {
-    cd_trial trial = trial_of(t, 2, LONG, CDDP_F32);
+    cd_trial trial = trial_of(t, t->several, LONG, CDDP_F32);
     CD_TRY(cd_trial_run(&trial, t->a, err));
     if (!runs(t->a)) return CDDP_OK;
     CD_TRY(run_plain(t, &trial, err));
@@ -391,7 +400,7 @@ static cddp_status try_long_run(battery *t, cddp_error *err)
 static cddp_status try_resume(battery *t, uint32_t swap_at, cddp_error *err)
 {
     char at[200];
-    cd_trial trial = trial_of(t, 2, SHORT, CDDP_F32);
+    cd_trial trial = trial_of(t, t->several, SHORT, CDDP_F32);
     CD_TRY(cd_trial_run(&trial, t->b, err));
     if (!runs(t->b)) return CDDP_OK;
     trial.swap_at = swap_at;
@@ -436,7 +445,7 @@ static cddp_status try_ride(battery *t, cd_hook_law law, const cd_trial *trial, 
     cd_trial twin = *trial;
     twin.fills_up = true;
     CD_TRY(cd_trial_run(&twin, t->b, err));
-    if (t->b->refused || t->card->lines[CD_LAW_RUNS].failed_count > 0) return CDDP_OK;
+    if (t->b->refused || t->b->misconfigured || t->card->lines[CD_LAW_RUNS].failed_count > 0) return CDDP_OK;
     CD_TRY(cd_trial_run(trial, t->a, err));
     if (!runs(t->b)) judge(t, law, "%s, zeros on one rank only: %s", cddp_dtype_name(trial->dtype), t->b->failure);
     else if (!runs(t->a)) judge(t, law, "%s: %s", cddp_dtype_name(trial->dtype), t->a->failure);
@@ -476,37 +485,51 @@ static bool all_finite(const cd_trial *trial, const cd_trial_result *r)
 
 static cddp_status try_range(battery *t, cddp_dtype dtype, uint32_t ranks, cddp_error *err)
 {
-    cd_trial one = trial_of(t, 1, 2, dtype), many = trial_of(t, ranks, 2, dtype);
+    cd_trial one = trial_of(t, t->fewest, 2, dtype), many = trial_of(t, ranks, 2, dtype);
     one.values = many.values = CD_TRIAL_LARGE;
     CD_TRY(cd_trial_run(&one, t->b, err));
     CD_TRY(cd_trial_run(&many, t->a, err));
     if (!runs(t->a) || !runs(t->b) || !all_finite(&one, t->b)) return CDDP_OK;
     if (all_finite(&many, t->a)) judge(t, CD_LAW_RANGE, NULL);
-    else judge(t, CD_LAW_RANGE, "%s: one rank with gradients of 32768 gets finite numbers, %u such ranks do not", cddp_dtype_name(dtype), ranks);
+    else judge(t, CD_LAW_RANGE, "%s: %s with gradients of 32768 gets finite numbers, %u such ranks do not", cddp_dtype_name(dtype),
+               t->fewest == 1 ? "one rank" : "a smaller world", ranks);
     return CDDP_OK;
+}
+
+/* Options may be for some worlds only, as the size of a subgroup is. */
+static void take_worlds(battery *t)
+{
+    size_t first = 0;
+    while (first + 1 < WORLDS && is_skipped(t, worlds[first])) first++;
+    t->fewest = worlds[first];
+    first = first == 0 ? 1 : first;
+    while (first + 1 < WORLDS && is_skipped(t, worlds[first])) first++;
+    t->several = worlds[first];
 }
 
 cddp_status cd_hook_battery_run(const cd_hook_subject *subject, cd_hook_card *card, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    battery t = {subject, card, calloc(1, sizeof *t.a), calloc(1, sizeof *t.b), 0};
+    battery t = {subject, card, calloc(1, sizeof *t.a), calloc(1, sizeof *t.b), 1, 2};
     *card = (cd_hook_card){.is_exact = true};
     if (t.a == NULL || t.b == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory for the trials of hook %s", subject->hook->name);
         goto out;
     }
     CD_TRY_OUT(try_worlds(&t, err));
-    if (t.misconfigured > 0 && t.misconfigured == card->lines[CD_LAW_RUNS].case_count) {
-        status = cd_fail(err, CDDP_E_CONFIG, "%s", card->lines[CD_LAW_RUNS].first);
+    take_worlds(&t);
+    if (is_skipped(&t, t.several)) {
+        status = cd_fail(err, CDDP_E_CONFIG, "%s", card->skipped_because);
         goto out;
     }
     CD_TRY_OUT(try_divisor(&t, 3, err));
     CD_TRY_OUT(try_divisor(&t, 8, err));
     CD_TRY_OUT(try_long_run(&t, err));
     for (uint32_t swap_at = 1; swap_at < SHORT; swap_at += 2) CD_TRY_OUT(try_resume(&t, swap_at, err));
-    for (size_t d = 0; d < 4; d++) CD_TRY_OUT(try_reducer(&t, 3, dtypes[d], err));
-    for (size_t w = 0; w < 5; w++)
-        if (worlds[w] != 3) CD_TRY_OUT(try_reducer(&t, worlds[w], CDDP_F32, err));
+    const uint32_t usual = is_skipped(&t, 3) ? t.several : 3;
+    for (size_t d = 0; d < 4; d++) CD_TRY_OUT(try_reducer(&t, usual, dtypes[d], err));
+    for (size_t w = 0; w < WORLDS; w++)
+        if (worlds[w] != usual && !is_skipped(&t, worlds[w])) CD_TRY_OUT(try_reducer(&t, worlds[w], CDDP_F32, err));
     for (uint32_t ranks = 3; ranks <= 8; ranks += 5) {
         CD_TRY_OUT(try_range(&t, CDDP_F32, ranks, err));
         CD_TRY_OUT(try_range(&t, CDDP_F16, ranks, err));

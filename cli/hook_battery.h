@@ -43,6 +43,8 @@ typedef struct cd_hook_card {
     bool is_exact;         /* the pre-divided all-reduce, bit for bit, in every case */
     bool goes_apart;       /* it said that not all ranks would get the same */
     uint32_t refused;      /* CDDP_DTYPE_BIT of dtypes that the hook does not take */
+    uint32_t skipped;      /* bit n: a world of n ranks, which the options are not for, as every rank says at creation */
+    char skipped_because[280];
     double worst_relative; /* largest |out - mean| ÷ largest |mean| of one step, f32, two ranks */
     double bytes_factor;   /* bytes of a plain all-reduce ÷ bytes of this hook, f32, two ranks */
 } cd_hook_card;

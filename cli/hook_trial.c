@@ -272,6 +272,7 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
         goto out;
     }
     CD_TRY_OUT(make(r, rank, group, &self, err));
+    r->result->created = true;
     for (uint32_t step = 0; step < r->trial->steps; step++) {
         if (r->trial->swap_at != 0 && step == r->trial->swap_at) CD_TRY_OUT(swap_state(r, rank, group, &self, err));
         CD_TRY_OUT(one_step(r, rank, group, self, step, err));
@@ -298,7 +299,7 @@ static void take_ends(const cd_trial *t, const cddp_rank_result *results, cd_tri
                      e->error.message[0] != '\0' ? e->error.message : e->end == CDDP_RANK_HUNG ? "waits for ever" : "ended without a word");
     }
     result->refused = unsupported == t->ranks;
-    result->misconfigured = wrong == t->ranks;
+    result->misconfigured = wrong == t->ranks && !result->created;
 }
 
 cddp_status cd_trial_run(const cd_trial *trial, cd_trial_result *result, cddp_error *err)

@@ -53,7 +53,8 @@ typedef struct cd_trial {
 typedef struct cd_trial_result {
     int64_t numel; /* of all parameters */
     bool refused;  /* CDDP_E_UNSUPPORTED from every rank: the hook does not take this */
-    bool misconfigured; /* CDDP_E_CONFIG from every rank: its options are wrong */
+    bool created;       /* on some rank */
+    bool misconfigured; /* CDDP_E_CONFIG from every rank at creation: its options are wrong, or not for so many ranks */
     char failure[280]; /* the first rank that did not come to the end; "" when all did */
     char damage[200];  /* memory that the hook had no business in; "" when untouched */
     char shape[200];   /* a result that is no result: wrong count of elements, undefined */

@@ -55,6 +55,30 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
     }
 }
 
+/* Blocks of two ranks are for worlds of 2 and 8. */
+TEST(hook_battery, options_are_judged_where_they_apply)
+{
+    cd_hook_card card = judged(&cd_hook_post_local_sgd, NULL, "start_localSGD_iter=2,subgroup_size=2");
+    for (int law = 0; law < CD_LAW_COUNT; law++) {
+        cd_test_row("%s: %s", cd_hook_law_name((cd_hook_law)law), card.lines[law].first);
+        assert_int_equal(card.lines[law].failed_count, 0);
+        assert_true(card.lines[law].case_count > 0 || law == CD_LAW_ROUNDED);
+    }
+    assert_int_equal(card.skipped, 1u << 1 | 1u << 3 | 1u << 5);
+    assert_non_null(strstr(card.skipped_because, "blocks of 2 ranks do not divide the 1 of group"));
+    assert_int_equal(card.lines[CD_LAW_RUNS].case_count, 16);
+}
+
+/* Nor is anything said about options that fit no world of several ranks. */
+TEST(hook_battery, options_for_no_world_are_wrong)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_hook_subject subject = {&cd_hook_post_local_sgd, NULL, "start_localSGD_iter=2,subgroup_size=7"};
+    cd_hook_card card;
+    assert_int_equal(cd_hook_battery_run(&subject, &card, &err), CDDP_E_CONFIG);
+    assert_non_null(strstr(err.message, "blocks of 7 ranks do not divide"));
+}
+
 TEST(hook_battery, every_hook_of_the_table_promises_its_bytes)
 {
     for (size_t i = 0; cd_hook_get_row(i) != NULL; i++) {
@@ -93,4 +117,5 @@ TEST(hook_battery, each_planted_mistake_breaks_the_law_it_is_about)
     }
 }
 
-TEST_MAIN(ROW(hook_battery, hooks_that_compress_keep_every_law), ROW(hook_battery, every_hook_of_the_table_promises_its_bytes), ROW(hook_battery, each_planted_mistake_breaks_the_law_it_is_about))
+TEST_MAIN(ROW(hook_battery, hooks_that_compress_keep_every_law), ROW(hook_battery, options_are_judged_where_they_apply),
+          ROW(hook_battery, options_for_no_world_are_wrong), ROW(hook_battery, every_hook_of_the_table_promises_its_bytes), ROW(hook_battery, each_planted_mistake_breaks_the_law_it_is_about))
