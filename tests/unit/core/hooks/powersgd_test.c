@@ -29,11 +29,15 @@ static void fixture_setup(sim_fixture *f, uint32_t ranks)
 typedef struct job {
     const cddp_hook *hook;
     const char *options;
+    cddp_tracer *tracer; /* of rank 0; NULL: nobody listens */
     uint32_t ranks, steps;
     uint32_t swap_at;   /* save, destroy, create and load before this step; UINT32_MAX: never */
     bool zero, low_rank, resized;
     double means[STEPS][NUMEL], outputs[RANKS_MAX][STEPS][NUMEL], errors[RANKS_MAX][NUMEL];
     cd_low_rank_statistics statistics;
+    uint64_t sent;     /* bytes that rank 0 gave to collectives */
+    uint32_t told;     /* times that rank 0 told its statistics */
+    int64_t marks[STEPS][3]; /* permille, bytes before, bytes after */
 } job;
 
 /* Dyadic values, so that means over 2 and 4 ranks are exact. */
@@ -54,9 +58,22 @@ static double gradient(const job *j, uint32_t rank, uint32_t step, int i)
     return (double)cd_prng_between(&q, -64, 64) / 64.0;
 }
 
+/* The three marks come together, in this order. */
+static void take_mark(void *self, const cddp_event *e)
+{
+    static const char *const names[3] = {"powersgd_compression_permille", "powersgd_bytes_before", "powersgd_bytes_after"};
+    job *j = self;
+    for (int i = 0; e->kind == CDDP_EV_mark && i < 3; i++) {
+        if (strcmp(e->text, names[i]) != 0) continue;
+        j->marks[j->told][i] = e->as.mark.value;
+        j->told += i == 2;
+    }
+}
+
 static cddp_status create(const job *j, cddp_rank *rank, cddp_group *group, void **self, cddp_error *err)
 {
-    cddp_hook_context context = {.size = sizeof context, .group = group, .allocator = rank->allocator, .options = j->options};
+    cddp_hook_context context = {.size = sizeof context, .group = group, .allocator = rank->allocator, .options = j->options,
+                                 .tracer = rank->rank == 0 ? j->tracer : NULL};
     return j->hook->create(&context, self, err);
 }
 
@@ -124,6 +141,7 @@ static cddp_status train(cddp_rank *rank, void *argument, cddp_error *err)
     if (status == CDDP_OK && self != NULL) {
         const cd_low_rank *s = self;
         j->statistics = cd_low_rank_get_statistics(self);
+        if (rank->rank == 0) j->sent = cddp_group_bytes(group);
         for (int i = 0; i < NUMEL && s->slot_count > 3 && s->slots[3].error.device != NULL; i++) {
             const cd_low_rank_slot *slot = i < ROWS * COLUMNS ? &s->slots[3] : &s->slots[1];
             j->errors[rank->rank][i] = (double)((const float *)slot->error.storage)[i < ROWS * COLUMNS ? i : i - ROWS * COLUMNS];
@@ -176,6 +194,41 @@ TEST(powersgd, is_exact_until_its_start_and_compresses_from_then_on)
     /* PSG-15: (16 + 12) + 5 of 197 elements. */
     assert_int_equal(j.statistics.elements_before, (STEPS - 2) * NUMEL);
     assert_int_equal(j.statistics.elements_after, (STEPS - 2) * (ROWS + COLUMNS + BIAS));
+}
+
+/* After four iterations, two of them compressed, and after eight: what the bucket has, what is sent of it, and their quotient; also
+** where a state was saved, thrown away and loaded in between. */
+static void expect_marks(const cddp_hook *hook, const char *options, int64_t bytes_per_weight, int64_t sent)
+{
+    const cddp_trace_sink sink = {.size = sizeof sink, .abi = CDDP_TRACE_ABI, .self = &j, .event = take_mark};
+    for (uint32_t swap_at = 0; swap_at < STEPS; swap_at += 5) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_tracer *tracer = NULL;
+        job_of(hook, options);
+        assert_ok(cddp_tracer_create(NULL, &sink, CDDP_TRACE_DIGEST, &tracer, &err), &err);
+        j.tracer = tracer;
+        j.swap_at = swap_at;
+        run(&j);
+        cddp_tracer_destroy(tracer);
+        assert_int_equal(j.told, 2);
+        for (int i = 0; i < 2; i++) {
+            const int64_t compressed = 2 + 4 * i;
+            cd_test_row("%s, state swapped at %u, told %d", hook->name, swap_at, i);
+            assert_int_equal(j.marks[i][0], 1000 * NUMEL / sent);
+            assert_int_equal(j.marks[i][1], compressed * NUMEL * bytes_per_weight);
+            assert_int_equal(j.marks[i][2], compressed * sent * bytes_per_weight);
+        }
+        /* The wire says the same: f32, two iterations of everything and six compressed ones. */
+        assert_int_equal(j.sent, 4 * (2 * NUMEL + 6 * sent));
+    }
+}
+
+TEST(powersgd, tells_the_bytes_that_it_saves)
+{
+    const char *options = "start_powerSGD_iter=2,matrix_approximation_rank=1,compression_stats_logging_frequency=4";
+    expect_marks(&cd_hook_powersgd, options, 4, ROWS + COLUMNS + BIAS);
+    expect_marks(&cd_hook_powersgd, "start_powerSGD_iter=2,compression_stats_logging_frequency=4,bytes_per_weight=2", 2, ROWS + COLUMNS + BIAS);
+    expect_marks(&cd_hook_batched_powersgd, options, 4, 15 + 15); /* 197 elements in a square of 15 × 15 */
 }
 
 TEST(powersgd, replicas_agree_bit_for_bit)
@@ -405,7 +458,8 @@ static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *e
 
 TEST(powersgd, refuses_settings_that_cannot_work_by_name) { run_alone(refuse_options); }
 
-TEST_MAIN(ROW(powersgd, is_exact_until_its_start_and_compresses_from_then_on), ROW(powersgd, replicas_agree_bit_for_bit),
+TEST_MAIN(ROW(powersgd, is_exact_until_its_start_and_compresses_from_then_on), ROW(powersgd, tells_the_bytes_that_it_saves),
+          ROW(powersgd, replicas_agree_bit_for_bit),
           ROW(powersgd, leaves_what_does_not_pay_uncompressed), ROW(powersgd, is_lossless_at_full_rank),
           ROW(powersgd, is_lossless_on_gradients_whose_mean_has_the_configured_rank), ROW(powersgd, error_feedback_telescopes),
           ROW(powersgd, uncompressed_tensors_stay_exact_within_rounding), ROW(powersgd, zero_and_rank_deficient_gradients_stay_finite),
