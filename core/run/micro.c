@@ -2,6 +2,8 @@
 /* Resolving [[when]] tables: defaults first, then every table that applies, field by field. */
 #include "core/run/micro.h"
 
+#include "core/base/pattern.h"
+
 static int64_t given(int64_t value, int64_t otherwise)
 {
     return value != CDDP_PLAN_UNSET ? value : otherwise;
@@ -122,29 +124,6 @@ bool cd_micro_contributes(const cd_micro *micro)
 {
     return micro->skip != CD_SKIP_ALL && micro->skip != CD_SKIP_BACKWARD && micro->grad_mode && micro->backwards > 0 &&
            micro->samples > 0;
-}
-
-bool cd_pattern_matches(const char *pattern, const char *name)
-{
-    const char *star = NULL, *retry = NULL;
-    while (*name != '\0') {
-        if (*pattern == '*') {
-            star = ++pattern;
-            retry = name;
-        } else if (*pattern == *name) {
-            pattern++;
-            name++;
-        } else if (star != NULL) {
-            pattern = star;
-            name = ++retry;
-        } else {
-            return false;
-        }
-    }
-    while (*pattern == '*') {
-        pattern++;
-    }
-    return *pattern == '\0';
 }
 
 bool cd_patterns_match(const cddp_text_list *patterns, const char *name)

@@ -52,6 +52,4 @@ bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings,
 /* Do its samples reach the optimizer: it trains, runs the micro-step, and runs a backward? */
 bool cd_micro_contributes(const cd_micro *micro);
 
-/* "generator.*" against a name; '*' stands for any text. */
-bool cd_pattern_matches(const char *pattern, const char *name);
 bool cd_patterns_match(const cddp_text_list *patterns, const char *name);

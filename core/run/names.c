@@ -4,6 +4,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/pattern.h"
 #include "core/base/suggest.h"
 #include "core/run/chosen_hook.h"
 

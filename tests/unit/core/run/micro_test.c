@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "core/base/pattern.h"
 #include "core/run/micro.h"
 #include "core/run/plan.h"
 #include "core/run/sampler.h"
