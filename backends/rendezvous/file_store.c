@@ -150,7 +150,7 @@ static cddp_status file_add(void *self, const char *key, int64_t amount, int64_t
     text[found ? bytes : 0] = '\0';
     char *end = NULL;
     int64_t old = found ? strtoll(text, &end, 10) : 0;
-    if (found && (end == text || *end != '\0')) {
+    if (found && (bytes == 0 || end != text + bytes)) {
         status = cd_fail(err, CDDP_E_MISMATCH, "rendezvous key '%s' does not hold a number", key);
         goto out;
     }

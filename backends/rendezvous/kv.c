@@ -186,19 +186,22 @@ static void answer(cd_kv_client *client, cd_kv_code code, bytes_view value)
     client->answer_sent = 0;
 }
 
+/* All of the bytes are one decimal number; what does not fit becomes the largest there is. */
+static bool read_number(bytes_view bytes, long long *number)
+{
+    char text[32], *end;
+    if (bytes.count == 0 || bytes.count >= sizeof text) return false;
+    memcpy(text, bytes.bytes, bytes.count);
+    text[bytes.count] = '\0';
+    *number = strtoll(text, &end, 10);
+    return end == text + bytes.count;
+}
+
 static cd_kv_code add_to(cd_kv *kv, bytes_view key, const cd_kv_entry *e, const cd_kv_request *r, char text[32])
 {
-    char old[32] = "0", amount[32];
-    if (r->a_bytes == 0 || r->a_bytes >= sizeof amount || e->value_bytes >= sizeof old) return CD_KV_NOT_A_NUMBER;
-    if (e->key != NULL) {
-        memcpy(old, e->value, e->value_bytes);
-        old[e->value_bytes] = '\0';
-    }
-    memcpy(amount, r->a, r->a_bytes);
-    amount[r->a_bytes] = '\0';
-    char *old_end, *amount_end;
-    long long base = strtoll(old, &old_end, 10), more = strtoll(amount, &amount_end, 10);
-    if (*old_end != '\0' || *amount_end != '\0') return CD_KV_NOT_A_NUMBER;
+    long long base = 0, more = 0;
+    if (e->key != NULL && !read_number((bytes_view){e->value, e->value_bytes}, &base)) return CD_KV_NOT_A_NUMBER;
+    if (!read_number((bytes_view){r->a, r->a_bytes}, &more)) return CD_KV_NOT_A_NUMBER;
     snprintf(text, 32, "%lld", (long long)((unsigned long long)base + (unsigned long long)more));
     return table_set(kv, key, (bytes_view){text, strlen(text)}) ? CD_KV_OK : CD_KV_FULL;
 }

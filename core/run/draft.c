@@ -107,7 +107,7 @@ cddp_status cd_draft_take(cd_draft *draft, const cddp_plan *plan, cddp_error *er
     }
     for (size_t i = 0; i < plan->override_count; i++) {
         const cddp_plan_override *override = &plan->overrides[i];
-        char ranks[128];
+        char ranks[CD_SELECTOR_TEXT_BYTES];
         cd_selector_print(&override->ranks, ranks, sizeof ranks);
         cd_draft_setting setting = {.row = cd_key_find_path(override->key),
                                     .ranks = cd_arena_strdup(&draft->arena, ranks)};
@@ -313,17 +313,30 @@ static void write_tables(const cd_draft *draft, const writer *w)
     }
 }
 
+/* Is the key of setting `last` written since `first` for the same ranks? A table cannot say it twice. */
+static bool is_said(const cd_draft *draft, size_t first, size_t last)
+{
+    for (size_t i = first; i < last; i++) {
+        if (draft->settings[i].ranks != NULL && draft->settings[i].row == draft->settings[last].row) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void write_ranks(const cd_draft *draft, const writer *w)
 {
     const char *ranks = NULL;
+    size_t first = 0;
     for (size_t i = 0; i < draft->count; i++) {
         const cd_draft_setting *setting = &draft->settings[i];
         if (setting->ranks == NULL) {
             continue;
         }
-        if (ranks == NULL || strcmp(ranks, setting->ranks) != 0) {
+        if (ranks == NULL || strcmp(ranks, setting->ranks) != 0 || is_said(draft, first, i)) {
             write_heading(w, "rank", true);
             ranks = setting->ranks;
+            first = i;
             if (ranks[0] != '\0') {
                 w->write(w->context, "ranks = ");
                 write_quoted(w, ranks);

@@ -279,7 +279,7 @@ cddp_status cd_key_print(const cd_key_row *row, const void *field, cd_arena *are
 {
     const bool is_list =
         row->type == CDDP_KEY_TEXTS || row->type == CDDP_KEY_NUMBERS || row->type == CDDP_KEY_UNSIGNEDS;
-    char selector[256] = "";
+    char selector[CD_SELECTOR_TEXT_BYTES] = "";
     cddp_text_list list = {NULL, 0};
     size_t count = 1;
     if (is_list) {

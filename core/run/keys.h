@@ -70,6 +70,7 @@ cddp_status cd_key_print(const cd_key_row *row, const void *field, cd_arena *are
 void cd_key_parse_initial(const cd_key_row *row, void *field);
 
 cddp_status cd_selector_parse(const char *text, cddp_selector *selector, cddp_error *err);
+#define CD_SELECTOR_TEXT_BYTES (CDDP_SELECTOR_TERMS_MAX * sizeof "4294967295-4294967295,") /* what any selector takes */
 void cd_selector_print(const cddp_selector *selector, char *text, size_t text_bytes);
 
 /* docs/formats/scenario.md, written by `write` piece by piece. */

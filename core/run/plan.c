@@ -123,6 +123,28 @@ cddp_status cd_plan_assign(cddp_plan *plan, const cd_key_row *row, size_t index,
     return CDDP_OK;
 }
 
+/* "a,b,c"; NULL: no memory. */
+static char *join_commas(cd_arena *arena, const cd_key_value *value)
+{
+    size_t bytes = 1, used = 0;
+    for (size_t i = 0; i < value->count; i++) {
+        bytes += strlen(value->items[i]) + 1;
+    }
+    char *text = cd_arena_push(arena, bytes);
+    for (size_t i = 0; text != NULL && i < value->count; i++) {
+        const size_t length = strlen(value->items[i]);
+        if (i > 0) {
+            text[used++] = ',';
+        }
+        memcpy(text + used, value->items[i], length);
+        used += length;
+    }
+    if (text != NULL) {
+        text[used] = '\0';
+    }
+    return text;
+}
+
 cddp_status cd_plan_add_override(cddp_plan *plan, const cddp_selector *ranks, const cd_key_row *row,
                                  const cd_key_value *value, cddp_error *err)
 {
@@ -133,20 +155,19 @@ cddp_status cd_plan_add_override(cddp_plan *plan, const cddp_selector *ranks, co
         return cd_fail(err, CDDP_E_CONFIG, "%s is the same for all ranks and cannot be changed for some", path);
     }
     void *parsed = cd_arena_push(&memory->arena, row->width);
-    char *text = cd_arena_strdup(&memory->arena, "");
+    char *text = join_commas(&memory->arena, value);
     char *key = cd_arena_strdup(&memory->arena, path);
-    for (size_t i = 0; text != NULL && i < value->count; i++) {
-        text = cd_arena_printf(&memory->arena, "%s%s%s", text, i > 0 ? "," : "", value->items[i]);
-    }
     void *items = (void *)(uintptr_t)plan->overrides;
     cddp_plan_override *override =
         array_push(memory, &items, &memory->override_capacity, &plan->override_count, sizeof *override);
+    if (override != NULL) {
+        plan->overrides = items; /* they may have moved, whatever becomes of this one */
+    }
     if (parsed == NULL || text == NULL || key == NULL || override == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for an override of %s", path);
     }
     CD_TRY(cd_key_parse(row, value, &memory->arena, parsed, err));
     *override = (cddp_plan_override){.ranks = *ranks, .key = key, .value = text, .parsed = parsed};
-    plan->overrides = items;
     plan->override_count++;
     return CDDP_OK;
 }
@@ -174,11 +195,14 @@ static bool type_is_list(cddp_key_type type)
     return type == CDDP_KEY_TEXTS || type == CDDP_KEY_NUMBERS || type == CDDP_KEY_UNSIGNEDS;
 }
 
-/* Splits "a,b,c" in place. */
+/* Splits "a,b,c" in place; more than SET_ITEMS_MAX: there are too many. */
 static size_t split_commas(char *text, const char **items)
 {
     size_t count = 0;
-    while (text != NULL && *text != '\0' && count < SET_ITEMS_MAX) {
+    while (text != NULL && *text != '\0') {
+        if (count == SET_ITEMS_MAX) {
+            return SET_ITEMS_MAX + 1;
+        }
         items[count++] = text;
         text = strchr(text, ',');
         if (text != NULL) {
@@ -260,6 +284,9 @@ cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, c
     const char *items[SET_ITEMS_MAX] = {values};
     const bool is_list = type_is_list(row->type);
     const cd_key_value parsed = {items, is_list ? split_commas(values, items) : 1};
+    if (parsed.count > SET_ITEMS_MAX) {
+        return cd_fail(err, CDDP_E_LIMIT, "the value of '%.40s' has more than %d items", key, SET_ITEMS_MAX);
+    }
     if (at != NULL) {
         CD_TRY(cd_plan_add_override(plan, &ranks, row, &parsed, err));
     } else {

@@ -65,7 +65,7 @@ static void check_selector(contradictions *c, const char *key, const cddp_select
                            const char *limit_key)
 {
     if (!selector_is_possible(selector, limit)) {
-        char text[128];
+        char text[CD_SELECTOR_TEXT_BYTES];
         cd_selector_print(selector, text, sizeof text);
         tell(c, key, "%s = %s selects nothing: %s is %llu", key, text, limit_key, (unsigned long long)limit);
     }

@@ -24,6 +24,7 @@
 #define PATH_BYTES_MAX 160
 #define FILE_BYTES_MAX (16u << 20)
 #define SETTINGS_BYTES_MAX 4096 /* of a table of settings, as text */
+#define MISTAKES_MAX 200 /* told of one file; each is looked up in the text, and its key compared with every other */
 
 typedef struct mistake {
     uint32_t line, column;
@@ -39,6 +40,7 @@ typedef struct reader {
     size_t leaf_count, leaf_capacity;
     mistake *mistakes;
     size_t mistake_count, mistake_capacity;
+    bool has_more; /* mistakes than are told: nothing is looked at any more */
     cddp_selector *rank_tables; /* (rank_table_count) `ranks` of each [[rank]] */
     size_t rank_table_count, rank_table_capacity;
     cddp_plan *plan;
@@ -54,6 +56,10 @@ static void complain(reader *r, place at, const char *format, ...)
 {
     char message[512];
     va_list args;
+    if (r->mistake_count == MISTAKES_MAX) {
+        r->has_more = true;
+        return;
+    }
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
@@ -158,6 +164,9 @@ static bool visit_table(void *context, const cd_toml_table *table)
     reader *r = context;
     const place at = {table->line, table->column};
     key_path path;
+    if (r->has_more) {
+        return true;
+    }
     if (!path_split(table->path, &path)) {
         complain(r, at, "the name of this table is too long");
         return true;
@@ -221,12 +230,15 @@ static bool visit_setting(reader *r, const cd_toml_leaf *leaf, const char *setti
         return !r->out_of_memory;
     }
     const bool is_first = last == NULL || strcmp(last->path, path) != 0;
+    const size_t settings_bytes = (is_first ? 0 : strlen(last->items[0]) + 1) + strlen(setting) + 1 + strlen(leaf->items[0]);
+    if (settings_bytes > SETTINGS_BYTES_MAX) {
+        complain(r, at, "the settings of '%s' are more than %d bytes", path, SETTINGS_BYTES_MAX);
+        return !r->out_of_memory;
+    }
     const char *text = cd_arena_printf(&r->arena, "%s%s%s=%s", is_first ? "" : last->items[0], is_first ? "" : ",", setting,
                                        leaf->items[0]);
     if (text == NULL) {
         r->out_of_memory = true;
-    } else if (strlen(text) > SETTINGS_BYTES_MAX) {
-        complain(r, at, "the settings of '%s' are more than %d bytes", path, SETTINGS_BYTES_MAX);
     } else if (is_first) {
         const cd_toml_leaf whole = {.path = path, .kind = CD_TOML_TEXT, .items = &text, .item_count = 1,
                                     .line = leaf->line, .column = leaf->column};
@@ -246,6 +258,9 @@ static bool visit_leaf(void *context, const cd_toml_leaf *leaf)
 {
     reader *r = context;
     key_path path;
+    if (r->has_more) {
+        return true;
+    }
     const bool is_setting = path_split(leaf->path, &path) && find_settings(path.table) != NULL;
     return is_setting ? visit_setting(r, leaf, strrchr(leaf->path, '.') + 1) : keep_leaf(r, leaf);
 }
@@ -418,7 +433,7 @@ static place find_key(const reader *r, const char *key)
 static void complain_contradiction(void *context, const char *key, const char *message)
 {
     reader *r = context;
-    complain(r, find_key(r, key), "%s", message);
+    complain(r, r->mistake_count < MISTAKES_MAX ? find_key(r, key) : (place){0, 0}, "%s", message);
 }
 
 static void apply_sets(reader *r)
@@ -442,10 +457,10 @@ static void apply_sets(reader *r)
 
 static void apply_all(reader *r)
 {
-    for (size_t i = 0; i < r->leaf_count; i++) {
+    for (size_t i = 0; i < r->leaf_count && !r->has_more; i++) {
         apply_ranks(r, &r->leaves[i]);
     }
-    for (size_t i = 0; i < r->leaf_count; i++) {
+    for (size_t i = 0; i < r->leaf_count && !r->has_more; i++) {
         apply_leaf(r, &r->leaves[i]);
     }
     if (find_key(r, "schema").line == 0) {
@@ -498,6 +513,10 @@ static cddp_status tell_mistakes(reader *r, cddp_error *err)
                                         .source_line = find_line(r, r->mistakes[i].line)};
         r->options->complain(r->options->context, &complaint);
     }
+    if (r->has_more && r->options->complain != NULL) {
+        const cd_complaint rest = {.file = r->name, .message = "more mistakes than these: the rest is not told"};
+        r->options->complain(r->options->context, &rest);
+    }
     return cd_fail(err, CDDP_E_CONFIG, "%s:%u:%u: %s%s", r->name, r->mistakes[0].line, r->mistakes[0].column,
                    r->mistakes[0].message, r->mistake_count > 1 ? " (and more mistakes)" : "");
 }
@@ -513,7 +532,11 @@ cddp_status cd_reader_read_text(const cd_reader_options *options, const char *na
     CD_TRY_OUT(cd_plan_set_text(r.plan, name, text, err));
     const cd_toml_visitor visitor = {&r, visit_table, visit_leaf};
     switch (cd_toml_parse(text, strlen(text), &visitor, &syntax)) {
-    case CD_TOML_OK: apply_all(&r); break;
+    case CD_TOML_OK:
+        if (!r.has_more) {
+            apply_all(&r);
+        }
+        break;
     case CD_TOML_SYNTAX: complain(&r, (place){syntax.line, syntax.column}, "%s", syntax.message); break;
     case CD_TOML_NO_MEMORY:
     case CD_TOML_STOPPED: r.out_of_memory = true; break;

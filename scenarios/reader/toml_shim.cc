@@ -4,6 +4,8 @@
 
 #define TOML_EXCEPTIONS 0
 #define TOML_HEADER_ONLY 1
+// What is nested is walked and freed by recursion. See Note [Depth of a document].
+#define TOML_MAX_NESTED_VALUES 16
 // Some malformed keys ("[.") meet assertions of the parser before its error: it goes on to the error without them.
 #define TOML_ASSERT(expression) static_cast<void>(0)
 // toml++ 3.3 calls some letters outside ASCII impossible while it looks for white space among them (found by
@@ -27,9 +29,40 @@ namespace {
 
 struct stopped {};
 
-struct odd_key {
+// What TOML allows and a scenario does not.
+struct refused {
     toml::source_position at;
+    const char *why;
 };
+
+// Note [Depth of a document]: toml++ 3.3 limits how deep values are nested, and not how many parts a key has, where each
+// part is a table within a table: a line of dots would overflow the stack while the document is freed. So text with more
+// than KEY_DOTS_MAX dots between two of the signs that end a key is not parsed. Quotes make no difference, which is what
+// keeps this simple; nobody's title has that many dots between two commas. Values nest 16 deep, so there are at most
+// 18 × 129 tables within each other.
+constexpr std::size_t KEY_DOTS_MAX = 128;
+// A path this long names nothing; what is below it is not walked, as every level would copy it.
+constexpr std::size_t PATH_BYTES_MAX = 1024;
+
+bool find_deep_key(std::string_view text, toml::source_position &at)
+{
+    std::size_t dots = 0;
+    toml::source_position here{1, 0};
+    for (const char c : text) {
+        here.column++;
+        if (c == '.' && ++dots > KEY_DOTS_MAX) {
+            at = here;
+            return true;
+        }
+        if (c == '\n' || c == '=' || c == '[' || c == ']' || c == '{' || c == '}' || c == ',') {
+            dots = 0;
+        }
+        if (c == '\n') {
+            here = {here.line + 1, 0};
+        }
+    }
+    return false;
+}
 
 bool is_bare(std::string_view key)
 {
@@ -50,6 +83,9 @@ struct walk {
     {
         if (const auto *value = node.as_string()) {
             text = value->get();
+            if (text.find('\0') != text.npos) {
+                throw refused{node.source().begin, "text with a zero byte in it would end there"};
+            }
             return CD_TOML_TEXT;
         }
         if (const auto *value = node.as_integer()) {
@@ -117,12 +153,14 @@ struct walk {
     {
         for (const auto &[key, node] : table) {
             if (!is_bare(key.str())) {
-                throw odd_key{key.source().begin};
+                throw refused{key.source().begin, "a key is letters, digits, '_' and '-', without quotes"};
             }
             const std::string path = prefix.empty() ? std::string(key.str()) : prefix + "." + std::string(key.str());
             if (const auto *inner = node.as_table()) {
                 tell_table(path, false, key.source());
-                visit(path, *inner);
+                if (path.size() <= PATH_BYTES_MAX) {
+                    visit(path, *inner);
+                }
             } else if (node.is_array_of_tables()) {
                 std::size_t index = 0;
                 for (const toml::node &element : *node.as_array()) {
@@ -149,6 +187,13 @@ void set_message(cd_toml_error *error, std::string_view text)
 extern "C" cd_toml_result cd_toml_parse(const char *text, size_t text_bytes, const cd_toml_visitor *visitor,
                                         cd_toml_error *error)
 {
+    toml::source_position deep{};
+    if (find_deep_key(std::string_view(text, text_bytes), deep)) {
+        error->line = deep.line;
+        error->column = deep.column;
+        set_message(error, "more than 128 dots without a bracket, a comma or '=' between them: no key is that deep");
+        return CD_TOML_SYNTAX;
+    }
     try {
         toml::parse_result result = toml::parse(std::string_view(text, text_bytes));
         if (!result) {
@@ -160,10 +205,10 @@ extern "C" cd_toml_result cd_toml_parse(const char *text, size_t text_bytes, con
         }
         walk{*visitor}.visit("", result.table());
         return CD_TOML_OK;
-    } catch (const odd_key &odd) {
+    } catch (const refused &odd) {
         error->line = odd.at.line;
         error->column = odd.at.column;
-        set_message(error, "a key is letters, digits, '_' and '-', without quotes");
+        set_message(error, odd.why);
         return CD_TOML_SYNTAX;
     } catch (const stopped &) {
         return CD_TOML_STOPPED;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* toml++ behind a C face: a document as a flat list of leaves and tables. No C++ type or exception crosses.
 ** A path joins keys with dots and brackets, so a key is letters, digits, '_' and '-' as TOML's bare keys are: a quoted key
-** that holds anything else is a syntax error here ("when[7]" = 1 would else be an element that does not exist). */
+** that holds anything else is a syntax error here ("when[7]" = 1 would else be an element that does not exist). So are a key
+** of more than 128 parts, values nested more than 16 deep, and text with a zero byte. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

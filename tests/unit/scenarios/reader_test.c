@@ -147,6 +147,8 @@ TEST(reader, settings_may_be_written_as_a_table)
     cddp_plan_destroy(plan);
 }
 
+static char dots[256];
+
 static const struct {
     const char *name, *text, *words;
 } refused[] = {
@@ -167,11 +169,17 @@ static const struct {
     {"quoted key that looks like an element", "schema=1\ntitle=\"t\"\n[\"rank[5]\"]\nddp.static_graph=true\n", "a.toml:3:2: a key is letters"},
     {"half a bracket in a key", "schema=1\ntitle=\"t\"\n\"when[\" = 1\n", "a key is letters"},
     {"empty key", "schema=1\ntitle=\"t\"\n\"\" = 1\n", "a key is letters"},
+    {"line of dots", dots, "a.toml:3:129: more than 128 dots"},
+    {"zero byte in text", "schema=1\ntitle=\"a\\u0000b\"\n", "a.toml:2:7: text with a zero byte"},
+    {"values within values", "schema=1\ntitle=[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]\n", "nested value depth"},
+    {"value of a rank that does not fit, then one that does", "schema=1\ntitle=\"t\"\n[[rank]]\nranks=0\ntrain.steps=0\ntrain.micro_steps=2\n", "a.toml:5:7: train.steps = 0 is out of range"},
     {"date", "schema=1\ntitle=2024-01-01\n", "wants text in quotes, not something else"},
 };
 
 TEST(reader, what_is_wrong_is_refused)
 {
+    memcpy(dots, "schema=1\ntitle=\"t\"\n", 19);
+    memset(dots + 19, '.', 129);
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         cddp_error err = CDDP_ERROR_INIT;
         cddp_plan *plan = NULL;
@@ -179,6 +187,26 @@ TEST(reader, what_is_wrong_is_refused)
         cd_test_row("%s", refused[i].name);
         assert_fails(read_text(refused[i].text, &h, &plan, &err), CDDP_E_CONFIG, &err, refused[i].words);
         assert_true(h.count >= 1);
+    }
+}
+
+/* Each mistake is looked up in the text, so that a file of nothing else would take for ever. */
+TEST(reader, mistakes_without_end_are_not_all_told)
+{
+    static char text[40000];
+    static const char *const what[] = {"a%u = 1\n", "[a%u]\n", "[[when]] # %u\nranks = 9\n"};
+    for (size_t i = 0; i < sizeof what / sizeof what[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_plan *plan = NULL;
+        heard h;
+        size_t used = (size_t)snprintf(text, sizeof text, "schema = 1\ntitle = \"t\"\n");
+        cd_test_row("%s", what[i]);
+        for (unsigned k = 0; k < 201; k++) used += (size_t)snprintf(text + used, sizeof text - used, what[i], k);
+        assert_fails(read_text(text, &h, &plan, &err), CDDP_E_CONFIG, &err, "a.toml:");
+        assert_int_equal(h.count, 201); /* 200, and that there are more */
+        *strrchr(text, i == 2 ? '9' : i == 1 ? '[' : 'a') = i == 2 ? '1' : '#';
+        assert_fails(read_text(text, &h, &plan, &err), CDDP_E_CONFIG, &err, "a.toml:");
+        assert_int_equal(h.count, 200);
     }
 }
 
@@ -238,6 +266,7 @@ TEST_MAIN(ROW(reader, a_file_becomes_a_plan),
           ROW(reader, every_mistake_is_told_at_once_with_its_place_and_the_nearest_key),
           ROW(reader, what_is_found_later_stands_at_the_element_that_it_is_about),
           ROW(reader, settings_may_be_written_as_a_table), ROW(reader, what_is_wrong_is_refused),
+          ROW(reader, mistakes_without_end_are_not_all_told),
           ROW(reader, a_contradiction_may_be_what_a_scenario_expects),
           ROW(reader, settings_of_the_command_line_go_over_the_file),
           ROW(reader, a_file_that_is_not_there_is_an_input_error), ROW(reader, running_out_of_memory_leaves_nothing_behind))

@@ -103,6 +103,10 @@ static void keys_behave(bool tcp)
     assert_int_equal(sum, -2);
     assert_ok(a->set(a->self, "word", "twelve", 6, &err), &err);
     assert_fails(a->add(a->self, "word", 1, &sum, &err), CDDP_E_MISMATCH, &err, "does not hold a number");
+    assert_ok(a->set(a->self, "mixed", "5\0", 2, &err), &err); /* not only what stands before the zero byte */
+    assert_fails(a->add(a->self, "mixed", 1, &sum, &err), CDDP_E_MISMATCH, &err, "does not hold a number");
+    assert_ok(a->set(a->self, "mixed", "", 0, &err), &err);
+    assert_fails(a->add(a->self, "mixed", 1, &sum, &err), CDDP_E_MISMATCH, &err, "does not hold a number");
     bool swapped = false;
     assert_ok(a->compare_and_set(a->self, "leader", NULL, "0", &swapped, &err), &err);
     assert_true(swapped);

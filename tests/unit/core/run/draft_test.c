@@ -26,7 +26,9 @@ static void other_value(const cd_key_row *row, char *text, size_t bytes)
         snprintf(text, bytes, "%s", strrchr(row->choices, '|') + 1);
         break;
     case CDDP_KEY_SELECTOR:
-        snprintf(text, bytes, "1,3-4,1%%2");
+        /* as long as a selection can be */
+        snprintf(text, bytes, "1,3-4,1%%2,1000000000-4294967291,1000000000-4294967292,1000000000-4294967293,"
+                              "1000000000-4294967294,1000000000-4294967295");
         break;
     case CDDP_KEY_TEXT:
         snprintf(text, bytes, "say \"a\\b\"\nµ\x01=");
@@ -176,6 +178,44 @@ TEST(draft, what_some_ranks_have_is_written_as_a_rank_table)
     }
 }
 
+TEST(draft, ranks_are_written_however_long_their_selection_is)
+{
+    static const char ranks[] = "0,1000000001-4294967295,1000000002-4294967295,1000000003-4294967295,1000000004-4294967295,"
+                                "1000000005-4294967295,1000000006-4294967295,1000000007-4294967295";
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = make_plan();
+    cddp_selector selector;
+    char words[CD_SELECTOR_TEXT_BYTES];
+    assert_ok(cd_selector_parse(ranks, &selector, &err), &err);
+    cd_selector_print(&selector, words, sizeof words);
+    assert_string_equal(words, ranks);
+    const char *three = "3";
+    const cd_key_value value = {&three, 1};
+    assert_ok(cd_plan_add_override(plan, &selector, cd_key_find_path("train.steps"), &value, &err), &err);
+    print_plan(plan, &first);
+    assert_non_null(strstr(first.bytes, ranks));
+    assert_survives(plan, "ranks");
+    cddp_plan_destroy(plan);
+}
+
+/* The last word counts, as on the command line after the file. */
+TEST(draft, what_some_ranks_have_may_be_said_again)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan_settings settings;
+    cddp_plan *plan = make_plan();
+    assert_ok(cddp_plan_set(plan, "train.steps@1", "5", &err), &err);
+    assert_ok(cddp_plan_set(plan, "data.samples@1", "4", &err), &err);
+    assert_ok(cddp_plan_set(plan, "train.steps@1", "7", &err), &err);
+    print_plan(plan, &first);
+    cddp_plan *again = read_page(&first);
+    assert_ok(cddp_plan_rank_settings(again, 1, &settings, &err), &err);
+    assert_int_equal(settings.train.steps, 7);
+    assert_int_equal(settings.data.samples, 4);
+    cddp_plan_destroy(again);
+    cddp_plan_destroy(plan);
+}
+
 TEST(draft, defaults_are_left_out)
 {
     cddp_plan *plan = make_plan();
@@ -210,5 +250,7 @@ TEST(draft, an_element_that_goes_renumbers_those_behind_it)
 }
 
 TEST_MAIN(ROW(draft, every_key_is_written_as_the_reader_reads_it),
-          ROW(draft, what_some_ranks_have_is_written_as_a_rank_table), ROW(draft, defaults_are_left_out),
+          ROW(draft, what_some_ranks_have_is_written_as_a_rank_table),
+          ROW(draft, ranks_are_written_however_long_their_selection_is),
+          ROW(draft, what_some_ranks_have_may_be_said_again), ROW(draft, defaults_are_left_out),
           ROW(draft, an_element_that_goes_renumbers_those_behind_it))

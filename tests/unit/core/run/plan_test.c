@@ -76,6 +76,35 @@ TEST(plan, refused_values_are_named_with_what_would_be_accepted)
     cddp_plan_destroy(plan);
 }
 
+TEST(plan, a_list_that_is_too_long_is_refused_and_not_cut)
+{
+    char text[2 * 65];
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+    for (size_t i = 0; i < sizeof text; i++) text[i] = i % 2 == 0 ? '1' : ',';
+    text[2 * 64 - 1] = '\0';
+    assert_ok(cddp_plan_set(plan, "ddp.bucket_cap_mb_list", text, &err), &err);
+    assert_int_equal(plan->settings.ddp.bucket_cap_mb_list.count, 64);
+    text[2 * 64 - 1] = ',';
+    text[2 * 65 - 1] = '\0';
+    assert_fails(cddp_plan_set(plan, "ddp.bucket_cap_mb_list", text, &err), CDDP_E_LIMIT, &err, "more than 64 items");
+    cddp_plan_destroy(plan);
+}
+
+TEST(plan, a_value_that_is_refused_does_no_harm_to_the_next)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+    for (int i = 0; i < 20; i++) { /* wherever the list grows */
+        assert_fails(cddp_plan_set(plan, "train.steps@1", "0", &err), CDDP_E_CONFIG, &err, "out of range");
+        assert_ok(cddp_plan_set(plan, "train.steps@1", "2", &err), &err);
+    }
+    assert_int_equal(plan->override_count, 20);
+    cddp_plan_destroy(plan);
+}
+
 TEST(plan, an_override_changes_only_its_ranks)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -229,6 +258,7 @@ TEST(plan, running_out_of_memory_leaves_nothing_behind)
 
 TEST_MAIN(ROW(plan, starts_with_the_defaults_of_the_key_table), ROW(plan, set_reaches_every_type_of_key),
           ROW(plan, refused_values_are_named_with_what_would_be_accepted), ROW(plan, an_override_changes_only_its_ranks),
+          ROW(plan, a_list_that_is_too_long_is_refused_and_not_cut), ROW(plan, a_value_that_is_refused_does_no_harm_to_the_next),
           ROW(plan, contradictions_are_refused_naming_both_sides),
           ROW(plan, the_digest_sees_what_changes_a_run_and_nothing_else), ROW(selector, prints_what_it_was_parsed_from),
           ROW(keys, every_row_is_found_by_its_own_name_and_has_words),
