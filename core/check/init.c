@@ -5,8 +5,9 @@
 **               of the broadcasts between the first param and wrap.
 ** Exercised     at least two ranks told the content of a parameter or buffer at moment 1.
 ** Blame         the odd ranks; with two ranks both; for another root than 0, the ranks that follow it.
-** Limits        ignored parameters and buffers may differ by right (IGN-01).
+** Limits        ignored parameters and buffers may differ by right (IGN-01); not so those whose reduction is only delayed (DEL-01).
 */
+#include "core/check/lists.h"
 #include "core/check/scribe.h"
 
 #include "cddp/backend.h"
@@ -26,6 +27,7 @@ typedef struct state {
     cd_agree values;  /* (what, id, wrap) → presence, digest */
     cd_table ignored; /* (what, id) → 1 when some rank ignores it */
     cd_ranks ranks;   /* of rank_facts */
+    cd_lists lists;
     bool has_digest;
 } state;
 
@@ -38,6 +40,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->values, context->allocator);
     cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
+    cd_lists_init(&s->lists, context->allocator);
     return CDDP_OK;
 }
 
@@ -76,11 +79,13 @@ static void event(void *self, const cddp_event *e)
 {
     state *s = self;
     cd_scribe_learn(&s->scribe, e);
+    cd_lists_learn(&s->lists, e);
     if (e->kind == CDDP_EV_param) {
         const cddp_event_param *p = &e->as.param;
         rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
         if (r != NULL) r->root = 0;
-        if (p->ignored) note_ignored(s, 0, p->ordinal);
+        const bool is_delayed = e->text != NULL && cd_lists_find(&s->lists, e->rank, CD_LIST_DELAYED, e->text) == CD_LISTED;
+        if (p->ignored && !is_delayed) note_ignored(s, 0, p->ordinal);
         cd_agree_push(&s->tables,
                       &(cd_statement){.key = CD_KEY(ABOUT_PARAM, p->ordinal),
                                       CD_SAYS(p->numel, p->dtype, p->shape, p->name,
@@ -99,7 +104,7 @@ static void event(void *self, const cddp_event *e)
         const cddp_event_collective_post *c = &e->as.collective_post;
         rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
         if (r != NULL && c->op == CDDP_OP_BROADCAST && c->root != 0) r->root = c->root, r->root_group = c->group;
-    } else if (e->as.value.moment == 1 && e->as.value.what <= 1) {
+    } else if (e->kind == CDDP_EV_value && e->as.value.moment == 1 && e->as.value.what <= 1) {
         const cddp_event_value *v = &e->as.value;
         if (v->digest != 0) s->has_digest = true;
         const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
@@ -194,10 +199,11 @@ static void end(void *self)
     cd_agree_fini(&s->values);
     cd_table_fini(&s->ignored);
     cd_ranks_fini(&s->ranks);
+    cd_lists_fini(&s->lists);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_buffer, CDDP_EV_wrap, CDDP_EV_value, CDDP_EV_collective_post};
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_buffer, CDDP_EV_wrap, CDDP_EV_value, CDDP_EV_collective_post, CDDP_EV_option};
 
 CD_CHECK_TABLE(init, "I-INIT", "all ranks start from the same model",
                "State (parameters, buffers, name tables, ignore lists) agrees on all ranks before step 0, and is rank 0's.");

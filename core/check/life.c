@@ -2,18 +2,28 @@
 /* I-LIFE: nothing is used after it was given back: groups, works, memory regions.
 **
 ** Judged from   group_close (works still outstanding), group_abort, collective_post/wait/done after a close, more
-**               completions than posts; memory and touch per region; store_key and store_wait after the store's
-**               host had returned.
+**               completions than posts, or fewer: works given back that nobody had waited for; memory and touch per region;
+**               store_key and store_wait after the store's host had returned.
 ** Exercised     a group that had posted something was closed, or a region that was touched was released.
 ** Blame         the rank that closed or released too early.
-** Limits        outstanding works at a close are forgiven on a rank that ended with an error or aborted the group. The
-**               store's host is the one that store_wait names, or else rank 0; a host that was killed is I-LIVE's, and so
-**               is a rank that comes when the host has ended. Only later events in time are compared with its end.
+** Limits        outstanding works at a close are forgiven on a rank that ended with an error or aborted the group, and works that
+**               nobody waited for also where something failed before or a backward was left. The store's host is the one that
+**               store_wait names, or else rank 0; a host that was killed is I-LIVE's, and so is a rank that comes when the host
+**               has ended. Only later events in time are compared with its end.
 */
 #include "core/check/scribe.h"
 
+#define RECENT_MAX 64
+
+typedef struct posted {
+    int64_t sequence; /* + 1; 0: it ended */
+    uint64_t event;
+    uint32_t step, micro_step;
+} posted;
+
 typedef struct member {
     int64_t posted, ended, outstanding;
+    posted recent[RECENT_MAX], lost; /* lost: the earliest that never ended */
     uint64_t close_sequence;
     uint32_t close_step;
     bool is_closed, is_aborted, told;
@@ -33,11 +43,16 @@ typedef struct client {
     char key[64];
 } client;
 
+/* How a rank went: works that were in flight when something failed, or a backward was left, are given back by right. */
+typedef struct rank_end {
+    bool is_good, has_failed, is_reducing;
+} rank_end;
+
 typedef struct state {
     cd_scribe scribe;
     cd_table members; /* (group, rank) → member */
     cd_table regions; /* (rank, region) → region */
-    cd_ranks good;    /* rank → 1 when it returned well */
+    cd_ranks ends;    /* of rank_end */
     cd_ranks clients; /* of client */
     uint64_t closed, released; /* after use */
     int64_t host;              /* of the store */
@@ -50,7 +65,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     state *s = *self;
     cd_table_init(&s->members, context->allocator, sizeof(member));
     cd_table_init(&s->regions, context->allocator, sizeof(region));
-    cd_ranks_init(&s->good, context->allocator, sizeof(int64_t));
+    cd_ranks_init(&s->ends, context->allocator, sizeof(rank_end));
     cd_ranks_init(&s->clients, context->allocator, sizeof(client));
     return CDDP_OK;
 }
@@ -67,13 +82,28 @@ static void report_closed(state *s, const cddp_event *e, member *m, int64_t grou
     cd_scribe_report(&s->scribe, &f);
 }
 
+static void lose(member *m, const posted *p)
+{
+    if (p->sequence != 0 && (m->lost.sequence == 0 || p->sequence < m->lost.sequence)) m->lost = *p;
+}
+
+static void take_post(member *m, const cddp_event *e)
+{
+    posted *p = &m->recent[(uint64_t)e->as.collective_post.sequence % RECENT_MAX];
+    lose(m, p);
+    *p = (posted){e->as.collective_post.sequence + 1, e->sequence, e->step, e->micro_step};
+    m->posted++;
+}
+
 static void take_collective(state *s, const cddp_event *e, int64_t group)
 {
     member *m = cd_table_add(&s->members, CD_KEY(group, e->rank));
     if (m == NULL) return;
     if (m->is_closed) report_closed(s, e, m, group);
-    if (e->kind == CDDP_EV_collective_post) m->posted++;
+    if (e->kind == CDDP_EV_collective_post) take_post(m, e);
     if (e->kind != CDDP_EV_collective_done) return;
+    posted *p = &m->recent[(uint64_t)e->as.collective_done.sequence % RECENT_MAX];
+    if (p->sequence == e->as.collective_done.sequence + 1) p->sequence = 0;
     if (++m->ended <= m->posted || m->told) return;
     m->told = true;
     cddp_finding f = cd_finding_at(&s->scribe, e);
@@ -162,8 +192,8 @@ static void judge_store(state *s)
 
 static void take_rank_end(state *s, const cddp_event *e)
 {
-    int64_t *good = cd_ranks_add(&s->good, e->rank);
-    if (good != NULL) *good = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK;
+    rank_end *end = cd_ranks_add(&s->ends, e->rank);
+    if (end != NULL) end->is_good = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK;
     client *c = cd_ranks_add(&s->clients, e->rank);
     if (c == NULL) return;
     c->has_returned = e->as.rank_end.end == 0;
@@ -171,11 +201,25 @@ static void take_rank_end(state *s, const cddp_event *e)
     c->end_sequence = e->sequence;
 }
 
+static void take_course(state *s, const cddp_event *e)
+{
+    rank_end *end = cd_ranks_add(&s->ends, e->rank);
+    if (end == NULL) return;
+    end->has_failed |= e->kind == CDDP_EV_error || (e->kind == CDDP_EV_forward_begin && end->is_reducing);
+    end->is_reducing = e->kind == CDDP_EV_bucket_launch;
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
     cd_scribe_learn(&s->scribe, e);
     switch (e->kind) {
+    case CDDP_EV_error:
+    case CDDP_EV_forward_begin:
+    case CDDP_EV_bucket_launch:
+    case CDDP_EV_backward_end:
+        take_course(s, e);
+        break;
     case CDDP_EV_collective_post:
         take_collective(s, e, e->as.collective_post.group);
         break;
@@ -217,6 +261,20 @@ static void event(void *self, const cddp_event *e)
     }
 }
 
+/* Nobody knows whether such an operation was over when its buffer was used, nor what came of it. */
+static void report_unawaited(state *s, const cd_key *key, member *m)
+{
+    for (size_t i = 0; i < RECENT_MAX; i++) lose(m, &m->recent[i]);
+    const cddp_event at = {.rank = (uint32_t)key->part[1], .step = m->lost.step, .micro_step = m->lost.micro_step, .sequence = m->lost.event};
+    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    CD_SAY(f.title, "rank %u never waits for collective #%lld of group '%s'", at.rank, (long long)m->lost.sequence - 1,
+           cd_scribe_get_group(&s->scribe, key->part[0]));
+    CD_SAY(f.expected, "every operation that is posted is waited for, or tested until it has ended");
+    CD_SAY(f.actual, "%lld of %lld given back before anybody knew how they ended", (long long)(m->posted - m->ended), (long long)m->posted);
+    CD_SAY(f.advice, "an operation that nobody waits for may still be reading its buffer, and its failure is never noticed");
+    cd_scribe_report(&s->scribe, &f);
+}
+
 static void end(void *self)
 {
     state *s = self;
@@ -225,10 +283,14 @@ static void end(void *self)
         cd_scribe_exercise(&s->scribe, "%llu groups closed after use, %llu regions released after use",
                            (unsigned long long)s->closed, (unsigned long long)s->released);
     for (size_t i = 0; i < s->members.count; i++) {
-        const member *m = cd_table_value(&s->members, i);
+        member *m = cd_table_value(&s->members, i);
         const cd_key *key = cd_table_key(&s->members, i);
-        const int64_t *good = cd_ranks_find(&s->good, (uint32_t)key->part[1]);
-        if (m->outstanding <= 0 || m->is_aborted || good == NULL || *good == 0) continue;
+        const rank_end *end = cd_ranks_find(&s->ends, (uint32_t)key->part[1]);
+        if (m->is_aborted || end == NULL || !end->is_good) continue;
+        if (m->outstanding <= 0) {
+            if (m->is_closed && m->posted > m->ended && !end->has_failed) report_unawaited(s, key, m);
+            continue;
+        }
         cddp_event at = {.rank = (uint32_t)key->part[1], .step = m->close_step, .sequence = m->close_sequence};
         cddp_finding f = cd_finding_at(&s->scribe, &at);
         CD_SAY(f.title, "rank %u closes group '%s' with %lld works not given back", at.rank,
@@ -240,7 +302,7 @@ static void end(void *self)
     judge_store(s);
     cd_table_fini(&s->members);
     cd_table_fini(&s->regions);
-    cd_ranks_fini(&s->good);
+    cd_ranks_fini(&s->ends);
     cd_ranks_fini(&s->clients);
     cd_check_end(s);
 }
@@ -248,7 +310,7 @@ static void end(void *self)
 static const uint16_t kinds[] = {
     CDDP_EV_collective_post, CDDP_EV_collective_wait, CDDP_EV_collective_done, CDDP_EV_group_close, CDDP_EV_group_abort,
     CDDP_EV_group,           CDDP_EV_memory,          CDDP_EV_touch,           CDDP_EV_store_key,   CDDP_EV_rank_end,
-    CDDP_EV_store_wait};
+    CDDP_EV_store_wait,      CDDP_EV_error,           CDDP_EV_forward_begin,   CDDP_EV_bucket_launch, CDDP_EV_backward_end};
 
 CD_CHECK_TABLE(life, "I-LIFE", "nothing is used after it was given back",
                "No buffer, work handle, store or group is recycled while an operation or handle can still touch it.");

@@ -2,24 +2,30 @@
 /* I-META: a setting that was accepted has its observable effect.
 **
 ** Judged from   option events ("key=value") against what the trace shows:
-**     no_sync                        forwards inside it do not arm the reducer, their backwards launch nothing (NSY-02)
+**     no_sync                        forwards inside it do not arm the reducer, their backwards launch nothing (NSY-02); nor do forwards
+**                                    that record no gradients
 **     ddp.find_unused_parameters     a used map exists once a backward was finalised (UNU-02)
 **     ddp.broadcast_buffers          buffers were synchronised before some synchronising forward (BUF-02)
 **     ddp.comm_hook, hook.name, hook.comm_hook   the hook was called for the buckets that were launched (HOOK-04)
 **     join.enable                    the join protocol spoke (JON-03)
 **     policy of the wire             what a hook that declares a narrower wire reduces and gathers is in it (ZOO-60)
 **     ddp.skip_all_reduce_unused_params   a bucket all of whose parameters were marked as unused is not launched (UNU-14)
+**     model.ignore, ddp.delay_all_reduce_named_params   whatever they name is left out of the reducer, and nothing else (IGN-01, DEL-01)
+**     ddp.bucket_cap_mb and the other caps   every layout is what they and the order of arrival give (plans.h)
 ** Exercised     one of these settings was on and its effect was seen.
 ** Blame         the rank on which the setting had none.
 ** Limits        numbers gathered in a wider dtype beside a narrow result are the hook's own business, as a quantiser's scales are; settings whose only effect is on memory or time are not judged from a trace; which buckets are left out not in a static
 **               graph, whose first pass launches all.
 */
-#include "core/check/scribe.h"
+#include "core/check/lists.h"
+#include "core/check/plans.h"
 
 #include "cddp/backend.h"
 #include "cddp/tensor.h"
 
 #include <string.h>
+
+enum { KEY_PARAMETER, KEY_BUFFER, KEY_EVALUATION }; /* of findings that are held */
 
 typedef struct rank_facts {
     bool find_unused, broadcast_buffers, joins;                 /* settings */
@@ -44,6 +50,8 @@ typedef struct state {
     cd_ranks ranks; /* of rank_facts */
     cd_table users; /* (rank, bucket) → parameters marked ready since it was last launched or left out: used ones, all of them */
     cd_table calls; /* (rank, bucket) → hook_call */
+    cd_lists lists;
+    cd_plans plans;
 } state;
 
 /* One call of a hook whose declared wire is narrower than its bucket, and the floating-point numbers it sent. */
@@ -61,6 +69,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->users, context->allocator, sizeof(bucket_users));
     cd_table_init(&s->calls, context->allocator, sizeof(hook_call));
+    cd_lists_init(&s->lists, context->allocator);
+    cd_plans_init(&s->plans, &s->scribe);
     return CDDP_OK;
 }
 
@@ -104,9 +114,23 @@ static void report_no_sync(state *s, const cddp_event *e, rank_facts *r, const c
     cd_scribe_report(&s->scribe, &f);
 }
 
+/* FWD-03: without gradients there will be no backward that could synchronise. */
+static void report_evaluation(state *s, const cddp_event *e)
+{
+    const cd_key *key = CD_KEY(KEY_EVALUATION);
+    if (!cd_scribe_is_first(&s->scribe, key, e)) return;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    CD_SAY(f.title, "a forward without gradients arms the reducer of rank %u", e->rank);
+    CD_SAY(f.expected, "the reducer stays as it was: no backward will follow");
+    CD_SAY(f.actual, "a synchronising forward");
+    CD_SAY(f.advice, "a forward synchronises outside no_sync and only where gradients are recorded (FWD-03)");
+    cd_scribe_hold(&s->scribe, key, &f);
+}
+
 static void take_forward(state *s, const cddp_event *e, rank_facts *r)
 {
     const cddp_event_forward_begin *f = &e->as.forward_begin;
+    if (f->sync && !f->grad_mode && !f->joined) report_evaluation(s, e);
     if (r->depth > 0 && f->sync) report_no_sync(s, e, r, "a forward inside it arms the reducer");
     r->last_sync = f->sync;
     if (f->sync && f->grad_mode) r->is_armed = r->has_armed = true;
@@ -172,11 +196,36 @@ static void take_use(state *s, rank_facts *r, const cddp_event *e, int64_t bucke
     *users = (bucket_users){0, 0};
 }
 
+/* What the lists name is what the wrapper leaves alone. */
+static void take_name(state *s, const cddp_event *e, bool is_left_out)
+{
+    const bool is_buffer = e->kind == CDDP_EV_buffer;
+    if (e->text == NULL) return;
+    const cd_listed ignored = cd_lists_find(&s->lists, e->rank, CD_LIST_IGNORED, e->text);
+    const cd_listed delayed = is_buffer ? CD_NOT_LISTED : cd_lists_find(&s->lists, e->rank, CD_LIST_DELAYED, e->text);
+    if (ignored == CD_LIST_UNKNOWN || delayed == CD_LIST_UNKNOWN) return;
+    const bool is_listed = ignored == CD_LISTED || delayed == CD_LISTED;
+    const char *setting = delayed == CD_LISTED ? "ddp.delay_all_reduce_named_params" : "model.ignore";
+    const cd_key *key = CD_KEY(is_buffer ? KEY_BUFFER : KEY_PARAMETER, is_buffer ? e->as.buffer.buffer : e->as.param.ordinal);
+    if (is_listed == is_left_out && is_listed) cd_scribe_exercise(&s->scribe, "%s: %s is left out", setting, e->text);
+    if (is_listed == is_left_out || !cd_scribe_is_first(&s->scribe, key, e)) return;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (!is_buffer) cd_finding_set_parameter(&s->scribe, &f, e->as.param.param);
+    CD_SAY(f.title, "%s does not hold for %s %s on rank %u", setting, is_buffer ? "buffer" : "parameter", e->text, e->rank);
+    CD_SAY(f.expected, "%s", !is_listed ? "reduced or broadcast: no list names it" : "left out of the reducer: the list names it");
+    CD_SAY(f.actual, "%s", is_left_out ? "left out" : "wrapped like all others");
+    CD_SAY(f.advice, "every name of the list counts, not only the first; and nothing but the list decides");
+    cd_scribe_hold(&s->scribe, key, &f);
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
+    cd_scribe_learn(&s->scribe, e);
+    cd_lists_learn(&s->lists, e);
+    cd_plans_learn(&s->plans, e);
     r->last = *e;
     r->last.text = NULL;
     switch (e->kind) {
@@ -188,6 +237,12 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_wrap:
         r->buffers = e->as.wrap.buffers;
+        break;
+    case CDDP_EV_param:
+        take_name(s, e, e->as.param.ignored);
+        break;
+    case CDDP_EV_buffer:
+        take_name(s, e, e->as.buffer.ignored);
         break;
     case CDDP_EV_no_sync:
         r->depth = e->as.no_sync.entered ? e->as.no_sync.depth : e->as.no_sync.depth - 1;
@@ -284,14 +339,17 @@ static void end(void *self)
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->users);
     cd_table_fini(&s->calls);
+    cd_lists_fini(&s->lists);
+    cd_plans_fini(&s->plans);
     cd_check_end(s);
 }
 
 static const uint16_t kinds[] = {CDDP_EV_rank_begin,    CDDP_EV_option,        CDDP_EV_wrap,         CDDP_EV_no_sync,
                                  CDDP_EV_forward_begin, CDDP_EV_bucket_launch, CDDP_EV_backward_end, CDDP_EV_used_local,
                                  CDDP_EV_buffer_sync,   CDDP_EV_join_notify,   CDDP_EV_policy,       CDDP_EV_hook_call,
-                                 CDDP_EV_hook_done,     CDDP_EV_mark_ready,    CDDP_EV_bucket_skip,
-                                 CDDP_EV_collective_post};
+                                 CDDP_EV_hook_done,     CDDP_EV_mark_ready,    CDDP_EV_bucket_skip,  CDDP_EV_group,
+                                 CDDP_EV_param,         CDDP_EV_buffer,        CDDP_EV_bucket_layout, CDDP_EV_rebuild,
+                                 CDDP_EV_forward_end,   CDDP_EV_collective_post};
 
 CD_CHECK_TABLE(meta, "I-META", "accepted settings have their effect",
                "Every accepted setting has its observable effect; the checker itself is sound on clean programs and "

@@ -124,7 +124,8 @@ static void put_construction(writer *w)
         .members_digest = DIGEST("members", 0, 0, 0), .order = CDDP_ORDER_SAME);
     static const char *const options[] = {"ddp.find_unused_parameters=true", "ddp.broadcast_buffers=true",
                                           "ddp.gradient_as_bucket_view=true", "ddp.static_graph=false",
-                                          "hook.name=narrow"};
+                                          "hook.name=narrow", "model.ignore=head.scale,norm.c*",
+                                          "ddp.delay_all_reduce_named_params="};
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) PUT(w, option, options[i], .key = (int64_t)i);
     PUT(w, policy, "the plan", .site = 0, .dtype = CDDP_F16);
     PUT(w, policy, "the plan", .site = 1, .dtype = CDDP_F32);
@@ -133,6 +134,7 @@ static void put_construction(writer *w)
         PUT(w, param, params[p].name, .param = p, .ordinal = p, .numel = params[p].numel, .dtype = CDDP_F32,
             .requires_grad = 1, .shape = DIGEST("shape", p, 0, 0), .name = (int64_t)cd_hash_text(params[p].name));
     PUT(w, buffer, "norm.mean", .buffer = 0, .numel = 2, .dtype = CDDP_F32);
+    PUT(w, buffer, "norm.count", .buffer = 1, .numel = 1, .dtype = CDDP_I64, .ignored = 1);
     broadcast_state(w);
     for (int64_t b = 0; b < 2; b++)
         for (int64_t slot = 0; slot < 3; slot++)

@@ -43,6 +43,16 @@ static bool mutate_init_other_start(cddp_event *e)
     return true;
 }
 
+/* Left alone by the reducer, but summed later: equal it must be all the same. */
+static bool mutate_init_delayed_start(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_option && e->text != NULL && strcmp(e->text, "ddp.delay_all_reduce_named_params=") == 0)
+        e->text = "ddp.delay_all_reduce_named_params=head.*";
+    if (at(e, CDDP_EV_param, ANY, ANY) && e->as.param.ordinal == HEAD_WEIGHT) e->as.param.ignored = 1;
+    if (IS_VALUE(e, 1, ANY, 0, MOMENT_AFTER_INIT, HEAD_WEIGHT)) corrupt(&e->as.value.digest);
+    return true;
+}
+
 static bool mutate_init_other_name(cddp_event *e)
 {
     if (!at(e, CDDP_EV_param, 2, ANY) || e->as.param.ordinal != FC2_BIAS) return true;
@@ -168,6 +178,30 @@ static bool mutate_meta_unused_bucket_launched(cddp_event *e)
         e->text = "ddp.skip_all_reduce_unused_params=true";
     if (e->kind == CDDP_EV_mark_ready && e->as.mark_ready.bucket == 0) e->as.mark_ready.unused = 1;
     return true;
+}
+
+static bool mutate_meta_ignored_and_wrapped(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_buffer) e->as.buffer.ignored = 0;
+    return true;
+}
+
+static bool mutate_meta_left_out_unasked(cddp_event *e)
+{
+    if (at(e, CDDP_EV_param, ANY, ANY) && e->as.param.ordinal == FC1_BIAS) e->as.param.ignored = 1;
+    return true;
+}
+
+static bool mutate_meta_evaluation_synchronises(cddp_event *e)
+{
+    if (at(e, CDDP_EV_forward_begin, 2, 1) && e->micro_step == 1) e->as.forward_begin.grad_mode = 0;
+    return true;
+}
+
+static bool mutate_life_never_awaited(cddp_event *e)
+{
+    const bool is_last = at(e, CDDP_EV_collective_done, 1, FIXTURE_STEPS - 1) && e->as.collective_done.sequence == 15;
+    return !is_last && !(at(e, CDDP_EV_collective_wait, 1, FIXTURE_STEPS - 1) && e->as.collective_wait.sequence == 15);
 }
 
 static bool mutate_life_works_left(cddp_event *e)

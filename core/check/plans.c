@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/check/plans.h"
+
+#include "cddp/tensor.h"
+#include "core/base/alloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB 1048576.0
+#define UNLIMITED (-1) /* as bucket_layout tells it */
+
+typedef struct plan_facts {
+    int64_t cap_bytes, first_bytes, list_count;
+    bool has_caps, find_unused, is_static, last_first; /* settings; last_first: the small cap is the last bucket's (BKT-16) */
+    bool leads, is_lost;                               /* is_lost: who leads what, or what arrived, is not known any more */
+    int64_t params, slots, arrivals, unused, windows;  /* windows: finalised backwards */
+    int64_t marks;                                     /* since the last of them */
+    int64_t generation, group;
+    bool is_wrapped, is_due, is_rebuilt, asks; /* is_due: to be rebuilt; asks: in the forward that has begun */
+} plan_facts;
+
+typedef struct size {
+    int64_t bytes, dtype;
+    bool is_sparse;
+} size;
+
+typedef struct slot {
+    int64_t bucket, slot, param, limit;
+} slot;
+
+/* A plan worked out: what becomes of the parameter at each position of an order. */
+typedef struct assigned {
+    int64_t bucket, slot; /* bucket: the k-th to be opened */
+} assigned;
+
+typedef struct opened {
+    int64_t bytes, members, limit, turn; /* turn: when it was closed, from 0; -1 while open */
+} opened;
+
+typedef struct draft {
+    assigned *of;    /* (count) by parameter */
+    opened *buckets; /* (count) */
+    int64_t bucket_count;
+} draft;
+
+void cd_plans_init(cd_plans *p, cd_scribe *scribe)
+{
+    const cddp_allocator *a = scribe->context.allocator;
+    p->scribe = scribe;
+    cd_ranks_init(&p->ranks, a, sizeof(plan_facts));
+    cd_table_init(&p->leads, a, sizeof(int64_t));
+    cd_table_init(&p->caps, a, sizeof(int64_t));
+    cd_table_init(&p->sizes, a, sizeof(size));
+    cd_table_init(&p->slots, a, sizeof(slot));
+    cd_table_init(&p->arrivals, a, sizeof(int64_t));
+}
+
+void cd_plans_fini(cd_plans *p)
+{
+    cd_ranks_fini(&p->ranks);
+    cd_table_fini(&p->leads);
+    cd_table_fini(&p->caps);
+    cd_table_fini(&p->sizes);
+    cd_table_fini(&p->slots);
+    cd_table_fini(&p->arrivals);
+}
+
+/* ---- settings ---- */
+
+static const char *value_of(const char *text, const char *key)
+{
+    const size_t n = strlen(key);
+    return strncmp(text, key, n) == 0 && text[n] == '=' ? text + n + 1 : NULL;
+}
+
+static int64_t bytes_of(double mib) { return mib > 0 && mib <= 1e6 ? (int64_t)(mib * MIB) : 0; }
+
+static void take_caps(cd_plans *p, uint32_t rank, plan_facts *f, const char *list)
+{
+    for (f->list_count = 0; *list != '\0'; f->list_count++) {
+        char *end;
+        int64_t *bytes = cd_table_add(&p->caps, CD_KEY(rank, f->list_count));
+        if (bytes == NULL) return;
+        *bytes = bytes_of(strtod(list, &end));
+        if (end == list) return;
+        list = end + (*end == ',');
+    }
+}
+
+static void take_option(cd_plans *p, const cddp_event *e, plan_facts *f)
+{
+    const char *text = e->text != NULL ? e->text : "", *value;
+    if ((value = value_of(text, "ddp.bucket_cap_mb")) != NULL) {
+        f->cap_bytes = bytes_of(strtod(value, NULL));
+        f->has_caps = true;
+    } else if ((value = value_of(text, "ddp.bucket_cap_mb_list")) != NULL) {
+        take_caps(p, e->rank, f, value);
+        f->is_lost |= strlen(value) > 180; /* a longer one may have been cut where it was told */
+    } else if ((value = value_of(text, "ddp.first_bucket_bytes")) != NULL) {
+        f->first_bytes = strtoll(value, NULL, 10);
+    } else if ((value = value_of(text, "ddp.set_last_bucket_cap")) != NULL) {
+        f->last_first = strcmp(value, "true") == 0;
+    } else if ((value = value_of(text, "ddp.find_unused_parameters")) != NULL) {
+        f->find_unused = strcmp(value, "true") == 0;
+    } else if ((value = value_of(text, "ddp.static_graph")) != NULL) {
+        f->is_static = strcmp(value, "true") == 0;
+    }
+}
+
+/* The cap of the bucket that a dtype fills after `closed` others (BKT-11, BKT-12, REB-04). */
+static int64_t cap_of(const cd_plans *p, uint32_t rank, const plan_facts *f, int64_t closed)
+{
+    if (f->list_count > 0)
+        return *(const int64_t *)cd_table_find(&p->caps, CD_KEY(rank, closed < f->list_count ? closed : f->list_count - 1));
+    if (f->generation == 0 && (f->is_static || !f->find_unused)) return UNLIMITED;
+    if (f->cap_bytes > 0) return f->cap_bytes;
+    return closed == 0 ? f->first_bytes : bytes_of(25);
+}
+
+/* ---- a plan worked out ---- */
+
+/* The k-th parameter to be given a place. */
+static int64_t param_at(const cd_plans *p, uint32_t rank, const plan_facts *f, int64_t k)
+{
+    if (f->generation == 0) return k;
+    if (f->last_first) k = f->params - 1 - k;
+    const int64_t *arrived = f->arrivals > 0 ? cd_table_find(&p->arrivals, CD_KEY(rank, k)) : NULL;
+    return arrived != NULL ? *arrived : k; /* a rank that had joined before anything arrived takes the order of registration (REB-09) */
+}
+
+/* Every dtype fills a bucket of its own until its bytes reach its cap; whoever expects sparse gradients stands alone. */
+static void work_out(const cd_plans *p, uint32_t rank, const plan_facts *f, draft *d)
+{
+    int64_t open[CDDP_DTYPE_COUNT], closed[CDDP_DTYPE_COUNT] = {0}, turns = 0;
+    for (int64_t t = 0; t < CDDP_DTYPE_COUNT; t++) open[t] = -1;
+    for (int64_t k = 0; k < f->params; k++) {
+        const int64_t param = param_at(p, rank, f, k);
+        const size *s = cd_table_find(&p->sizes, CD_KEY(rank, param));
+        int64_t b = s->is_sparse ? -1 : open[s->dtype];
+        if (b < 0) {
+            b = d->bucket_count++;
+            d->buckets[b] = (opened){.limit = s->is_sparse ? 0 : cap_of(p, rank, f, closed[s->dtype]), .turn = -1};
+            if (!s->is_sparse) open[s->dtype] = b;
+        }
+        opened *bucket = &d->buckets[b];
+        d->of[param] = (assigned){b, bucket->members++};
+        bucket->bytes += s->bytes;
+        if (!s->is_sparse && (bucket->limit == UNLIMITED || bucket->bytes < bucket->limit)) continue;
+        bucket->turn = turns++;
+        if (s->is_sparse) continue;
+        open[s->dtype] = -1;
+        closed[s->dtype]++;
+    }
+    for (int64_t b = 0; b < d->bucket_count; b++)
+        if (d->buckets[b].turn < 0) d->buckets[b].turn = turns++;
+}
+
+/* Where a bucket stands: at first the last to be opened comes first (BKT-10); rebuilt ones as they were closed, or with the small one last. */
+static int64_t index_of(const plan_facts *f, const draft *d, int64_t b)
+{
+    if (f->generation == 0) return d->bucket_count - 1 - b;
+    return f->last_first ? d->bucket_count - 1 - d->buckets[b].turn : d->buckets[b].turn;
+}
+
+static void say_slot(char *text, size_t text_bytes, const slot *s)
+{
+    char limit[40] = "without a cap";
+    if (s->limit != UNLIMITED) CD_SAY(limit, "with a cap of %lld bytes", (long long)s->limit);
+    cd_say(text, text_bytes, "slot %lld of bucket %lld, %s", (long long)s->slot, (long long)s->bucket, limit);
+}
+
+static void compare(cd_plans *p, const cddp_event *e, const plan_facts *f, const draft *d)
+{
+    for (int64_t k = 0; k < f->slots; k++) {
+        const slot *is = cd_table_find(&p->slots, CD_KEY(e->rank, k));
+        const assigned *a = &d->of[is->param];
+        const opened *b = &d->buckets[a->bucket];
+        const slot due = {index_of(f, d, a->bucket), a->slot, is->param, b->limit};
+        if (is->bucket == due.bucket && is->slot == due.slot && is->limit == due.limit) continue;
+        cddp_finding finding = cd_finding_at(p->scribe, e);
+        finding.bucket = (int32_t)is->bucket;
+        cd_finding_set_parameter(p->scribe, &finding, is->param);
+        CD_SAY(finding.title, "layout %lld of rank %u is not what its bucket caps and %s give: %s", (long long)f->generation, e->rank,
+               f->generation == 0 ? "the order of its parameters" : "the order of arrival", finding.parameter);
+        say_slot(finding.expected, sizeof finding.expected, &due);
+        say_slot(finding.actual, sizeof finding.actual, is);
+        CD_SAY(finding.advice, "a bucket is closed as soon as its bytes reach its cap, each dtype for itself (BKT-02 to BKT-16, REB-04)");
+        cd_scribe_report(p->scribe, &finding);
+        return;
+    }
+    cd_scribe_exercise(p->scribe, "bucket caps: layout %lld, %lld buckets", (long long)f->generation, (long long)d->bucket_count);
+}
+
+/* All slots of a layout were told. */
+static void judge_layout(cd_plans *p, const cddp_event *e, const plan_facts *f)
+{
+    const cddp_allocator *a = p->scribe->context.allocator;
+    const size_t count = (size_t)f->params;
+    const bool leads = f->generation == 0 || (f->is_wrapped && cd_table_find(&p->leads, CD_KEY(e->rank, f->group)) != NULL);
+    const bool is_known = f->generation == 0 || (f->generation == 1 && (f->arrivals == 0 || f->arrivals == f->params));
+    if (!f->has_caps || f->is_lost || !leads || !is_known) return;
+    for (int64_t k = 0; k < f->params; k++)
+        if (cd_table_find(&p->sizes, CD_KEY(e->rank, k)) == NULL) return;
+    draft d = {0};
+    d.of = cd_allocate_array(a, count, sizeof *d.of);
+    d.buckets = cd_allocate_array(a, count, sizeof *d.buckets);
+    if (d.of != NULL && d.buckets != NULL) {
+        work_out(p, e->rank, f, &d);
+        compare(p, e, f, &d);
+    }
+    cd_release(a, d.of, count * sizeof *d.of);
+    cd_release(a, d.buckets, count * sizeof *d.buckets);
+}
+
+/* ---- events ---- */
+
+/* A module is told again when it is wrapped again. */
+static void take_param(cd_plans *p, const cddp_event *e, plan_facts *f)
+{
+    const cddp_event_param *m = &e->as.param;
+    if (m->ordinal == 0) {
+        f->params = f->slots = f->arrivals = f->unused = f->windows = f->marks = 0;
+        f->is_wrapped = f->is_due = f->is_rebuilt = f->asks = false;
+    }
+    const bool is_reduced = m->param >= 0 && m->numel >= 0 && m->dtype >= 0 && m->dtype < CDDP_DTYPE_COUNT;
+    size *s = is_reduced ? cd_table_add(&p->sizes, CD_KEY(e->rank, m->param)) : NULL;
+    if (s == NULL) return;
+    *s = (size){m->numel * (int64_t)cddp_dtype_bytes((cddp_dtype)m->dtype), m->dtype, m->sparse != 0};
+    if (m->param >= f->params) f->params = m->param + 1;
+}
+
+static void take_slot(cd_plans *p, const cddp_event *e, plan_facts *f)
+{
+    const cddp_event_bucket_layout *l = &e->as.bucket_layout;
+    if (f->slots == f->params || l->generation != f->generation) f->slots = 0;
+    f->generation = l->generation;
+    slot *s = l->param >= 0 && l->param < f->params ? cd_table_add(&p->slots, CD_KEY(e->rank, f->slots)) : NULL;
+    if (s == NULL) return;
+    *s = (slot){l->bucket, l->slot, l->param, l->limit};
+    if (++f->slots == f->params) judge_layout(p, e, f);
+}
+
+static void arrive(cd_plans *p, uint32_t rank, plan_facts *f, int64_t param)
+{
+    const bool is_known = param >= 0 && param < f->params;
+    int64_t *at = is_known && f->arrivals < f->params ? cd_table_add(&p->arrivals, CD_KEY(rank, f->arrivals)) : NULL;
+    if (at == NULL) return;
+    *at = param;
+    f->arrivals++;
+}
+
+/* Layouts are rebuilt unless unused parameters are searched for in every pass (REB-01). */
+static bool rebuilds(const plan_facts *f) { return f->is_static || !f->find_unused; }
+
+/* The first synchronised backward tells; of a static graph the second, in which the unused are taken to come last (REB-02). */
+static bool is_watched(const plan_facts *f)
+{
+    return rebuilds(f) && !f->is_rebuilt && f->windows >= f->is_static;
+}
+
+static void take_backward_end(cd_plans *p, const cddp_event *e, plan_facts *f)
+{
+    if (!e->as.backward_end.finalized) return;
+    for (int64_t k = 0; is_watched(f) && f->is_static && k < f->unused; k++) {
+        const int64_t *param = cd_table_find(&p->arrivals, CD_KEY(e->rank, k, 1));
+        if (param != NULL) arrive(p, e->rank, f, *param);
+    }
+    f->is_due = is_watched(f) && f->arrivals == f->params;
+    f->unused = f->marks = 0;
+    f->windows++;
+}
+
+static void take_ready(cd_plans *p, const cddp_event *e, plan_facts *f)
+{
+    const cddp_event_mark_ready *m = &e->as.mark_ready;
+    f->marks++;
+    if (!is_watched(f)) return;
+    if (!m->unused) {
+        arrive(p, e->rank, f, m->param);
+        return;
+    }
+    int64_t *at = cd_table_add(&p->arrivals, CD_KEY(e->rank, f->unused++, 1));
+    if (at != NULL) *at = m->param;
+}
+
+/* The event is the rebuild that should not be, or the end of the forward in which there was none. */
+static void report_rebuild(cd_plans *p, const cddp_event *e, const plan_facts *f)
+{
+    cddp_finding finding = cd_finding_at(p->scribe, e);
+    if (!f->has_caps || f->is_lost) return;
+    if (e->kind != CDDP_EV_rebuild) {
+        CD_SAY(finding.title, "rank %u does not rebuild its buckets although it knows in which order gradients arrive", e->rank);
+        CD_SAY(finding.expected, "new buckets in the first forward after that backward");
+        CD_SAY(finding.actual, "layout %lld", (long long)f->generation);
+    } else {
+        CD_SAY(finding.title, "rank %u rebuilds its buckets %s", e->rank,
+               f->is_rebuilt ? "again" : "although it searches for unused parameters");
+        CD_SAY(finding.expected, "layout %lld for good", (long long)f->generation);
+        CD_SAY(finding.actual, "layout %lld", (long long)e->as.rebuild.generation);
+    }
+    CD_SAY(finding.advice,
+           "rebuilding depends on settings only, never on what one rank saw: ranks agree on it by broadcasts (REB-01, REB-07)");
+    cd_scribe_report(p->scribe, &finding);
+}
+
+static void take_forward(cd_plans *p, const cddp_event *e, plan_facts *f)
+{
+    if (e->kind == CDDP_EV_forward_begin) {
+        f->is_lost |= f->marks > 0; /* a backward was left: the reducer may have been reset */
+        f->asks = f->is_due && e->as.forward_begin.grad_mode;
+        return;
+    }
+    if (f->asks && f->is_due) {
+        report_rebuild(p, e, f);
+        f->is_lost = true; /* told once */
+    }
+    f->asks = false;
+}
+
+static void take_rebuild(cd_plans *p, const cddp_event *e, plan_facts *f)
+{
+    if (!rebuilds(f) || f->is_rebuilt) {
+        report_rebuild(p, e, f);
+        f->is_lost = true;
+    }
+    f->is_rebuilt = true;
+    f->is_due = false;
+}
+
+static void take_group(cd_plans *p, const cddp_event *e, plan_facts *f)
+{
+    if (f->arrivals > 0 || f->windows > 0) f->is_lost = true;
+    if (e->as.group.group_rank != 0) return;
+    int64_t *leads = cd_table_add(&p->leads, CD_KEY(e->rank, e->as.group.group));
+    if (leads != NULL) *leads = 1;
+    f->leads = true;
+}
+
+void cd_plans_learn(cd_plans *p, const cddp_event *e)
+{
+    plan_facts *f = cd_ranks_add(&p->ranks, e->rank);
+    if (f == NULL) return;
+    if (e->kind == CDDP_EV_group) take_group(p, e, f);
+    if (e->kind == CDDP_EV_option) take_option(p, e, f);
+    if (!f->leads) return;
+    switch (e->kind) {
+    case CDDP_EV_param: take_param(p, e, f); break;
+    case CDDP_EV_bucket_layout: take_slot(p, e, f); break;
+    case CDDP_EV_wrap:
+        f->group = e->as.wrap.group;
+        f->is_wrapped = true;
+        break;
+    case CDDP_EV_mark_ready: take_ready(p, e, f); break;
+    case CDDP_EV_backward_end: take_backward_end(p, e, f); break;
+    case CDDP_EV_rebuild: take_rebuild(p, e, f); break;
+    case CDDP_EV_forward_begin:
+    case CDDP_EV_forward_end: take_forward(p, e, f); break;
+    default: break;
+    }
+}
