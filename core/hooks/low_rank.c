@@ -285,7 +285,7 @@ static cddp_status errors_end(cd_low_rank *s, const cddp_grad_bucket *bucket, cd
 /* ---- factors ---- */
 
 /* Where Q starts: the last one when warm, else random normals that every rank draws alike. */
-static cddp_status factor_begin(cd_low_rank *s, const cd_low_rank_job *job, const cd_low_rank_matrix *m, cddp_error *err)
+static cddp_status factor_begin(cd_low_rank *s, cd_low_rank_job *job, const cd_low_rank_matrix *m, cddp_error *err)
 {
     cddp_tensor q = cd_low_rank_q_view(job, m);
     cd_low_rank_slot *slot = &s->slots[m->parameter];
@@ -297,6 +297,7 @@ static cddp_status factor_begin(cd_low_rank *s, const cd_low_rank_job *job, cons
         if (!s->settings.warm_start) prng = cd_prng_split_index(&prng, "iteration", s->iteration);
         CD_TRY(cd_low_rank_fill_normal(s, &q, &prng, err));
     }
+    cd_low_rank_factor_begins(s, job, m, !kept);
     CD_TRY(cd_low_rank_orthogonalize(s, &q, err));
     return CDDP_OK;
 }
@@ -304,6 +305,7 @@ static cddp_status factor_begin(cd_low_rank *s, const cd_low_rank_job *job, cons
 static cddp_status factor_end(cd_low_rank *s, const cd_low_rank_job *job, const cd_low_rank_matrix *m, cddp_error *err)
 {
     cd_low_rank_slot *slot = &s->slots[m->parameter];
+    cd_low_rank_factor_ended(s, job, m);
     if (!s->settings.warm_start) {
         slot->q_numel = 0; /* a factor set from outside serves once */
         return CDDP_OK;
@@ -385,12 +387,14 @@ cddp_status cd_low_rank_run(void *self, cddp_grad_bucket *bucket, cddp_group *gr
     if (s->batched) CD_TRY(square_fill(job, bucket, err));
     else CD_TRY(rest_move(job, bucket, false, err));
     cd_low_rank_rest_begin(s, job, bucket);
+    cd_low_rank_factors_begin(job);
     for (uint32_t i = 0; i < job->matrix_count; i++) {
         const cd_low_rank_matrix *m = &job->matrices[i];
         CD_TRY(factor_begin(s, job, m, err));
         cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m), p = cd_low_rank_p_view(job, m), q = cd_low_rank_q_view(job, m);
         CD_TRY(multiply(&p, (cddp_matmul){.a = &matrix, .b = &q}, err));
     }
+    cd_low_rank_factors_end(s, job, bucket);
     if (s->batched) {
         CD_TRY(cd_future_add_allreduce(future, bucket, &job->p, group, err));
         future->next = stage_q;

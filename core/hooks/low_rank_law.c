@@ -26,6 +26,10 @@
 **
 ** What stays uncompressed comes back as the mean of what the ranks sent (cd_mean_law).
 **
+** Factors (PSG-07): what is drawn at random is drawn alike by all ranks. The first rank speaks for all: it states W times its signed sum,
+** every rank its own, and the sums of both sides agree but for the rounding of W additions. A warm start begins with the very numbers
+** that the round before ended with.
+**
 ** Not here: who judges it (core/check/hook.c).
 */
 #include "core/hooks/low_rank_parts.h"
@@ -103,6 +107,71 @@ void cd_low_rank_rest_end(const cd_low_rank *s, const cd_low_rank_job *job, cons
     const cd_mean_law law = {(int64_t)bucket->index, s->world_size, bucket->buffer.dtype, bucket->buffer.dtype, &job->rest_sent, &has};
     cd_mean_law_state(&law, s->tracer);
 }
+
+/* ---- factors ---- */
+
+static bool states_factors(const cd_low_rank *s, const cd_low_rank_job *job)
+{
+    return s->tracer != NULL && job->matrix_count > 0 && cd_host_can_look(job->q.device);
+}
+
+static cd_host_sums sums_of_factor(const cd_low_rank_job *job, const cd_low_rank_matrix *m)
+{
+    cd_host_sums sums = {.count = 0};
+    const cddp_tensor factor = cddp_tensor_slice(&job->q, m->q_at, m->columns * m->rank);
+    cd_host_add_all(&sums, (int64_t)m->parameter << 32, &factor); /* the same places in every round, wherever the factor lies */
+    return sums;
+}
+
+void cd_low_rank_factors_begin(cd_low_rank_job *job)
+{
+    job->drawn = (cd_host_sums){.count = 0};
+    job->warm = job->warm_ended = 0;
+    job->warm_count = 0;
+}
+
+void cd_low_rank_factor_begins(const cd_low_rank *s, cd_low_rank_job *job, const cd_low_rank_matrix *m, bool is_drawn)
+{
+    if (!states_factors(s, job)) return;
+    const cd_low_rank_slot *slot = &s->slots[m->parameter];
+    const cd_host_sums sums = sums_of_factor(job, m);
+    if (is_drawn) {
+        job->drawn.sum += sums.sum;
+        job->drawn.magnitude += sums.magnitude;
+        job->drawn.count += sums.count;
+    }
+    if (!s->settings.warm_start || slot->ended_numel != m->columns * m->rank || slot->ended_rank != m->rank) return;
+    job->warm += sums.sum;
+    job->warm_ended += slot->ended;
+    job->warm_count++;
+}
+
+void cd_low_rank_factors_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket)
+{
+    if (!states_factors(s, job)) return;
+    const double ranks = s->world_size;
+    if (job->drawn.count > 0) {
+        const cddp_law alike = {"random factors are drawn alike, signed sums over the bucket", (int64_t)bucket->index,
+                                cddp_group_rank(s->group) == 0 ? ranks * job->drawn.sum : 0, job->drawn.sum,
+                                0x1p-52 * ranks * job->drawn.magnitude, true};
+        cddp_tracer_law(s->tracer, &alike);
+    }
+    if (job->warm_count == 0 || !isfinite(job->warm_ended)) return;
+    const cddp_law warm = {"a warm start begins where the last round ended, signed sums over the bucket", (int64_t)bucket->index, job->warm,
+                           job->warm_ended, 0, false};
+    cddp_tracer_law(s->tracer, &warm);
+}
+
+void cd_low_rank_factor_ended(cd_low_rank *s, const cd_low_rank_job *job, const cd_low_rank_matrix *m)
+{
+    cd_low_rank_slot *slot = &s->slots[m->parameter];
+    if (!states_factors(s, job)) return;
+    slot->ended_numel = m->columns * m->rank;
+    slot->ended_rank = m->rank;
+    slot->ended = sums_of_factor(job, m).sum;
+}
+
+void cd_low_rank_factor_forget(cd_low_rank_slot *slot) { slot->ended_numel = slot->ended_rank = 0; }
 
 /* ---- projection ---- */
 

@@ -169,7 +169,10 @@ cddp_status cd_low_rank_rebuilt(void *self, uint32_t bucket_count, cddp_error *e
     (void)bucket_count;
     (void)err;
     for (size_t i = 0; i < s->job_count; i++) job_fini(s, &s->jobs[i]);
-    for (size_t i = 0; i < s->slot_count && s->batched; i++) s->slots[i].q_numel = 0;
+    for (size_t i = 0; i < s->slot_count && s->batched; i++) {
+        s->slots[i].q_numel = 0;
+        cd_low_rank_factor_forget(&s->slots[i]);
+    }
     return CDDP_OK;
 }
 
@@ -185,6 +188,7 @@ cddp_status cd_low_rank_set_factor(void *self, uint32_t parameter, const double 
     void *storage = NULL;
     const cddp_device *d = cddp_device_cpu();
     flat_release(&slot->q, &slot->q_capacity);
+    cd_low_rank_factor_forget(slot);
     CD_TRY(d->allocate(d, CDDP_F64, numel, &storage, err));
     slot->q_capacity = numel;
     slot->q = cddp_tensor_of(d, storage, 0, CDDP_F64, &bytes, 1);

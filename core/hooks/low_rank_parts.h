@@ -26,6 +26,8 @@ typedef struct cd_low_rank_slot {
     cddp_tensor q;     /* (columns, rank) of its matrix; valid when q_numel > 0 */
     int64_t q_numel, q_capacity, q_rank;
     bool loaded; /* from a saved state, not yet met by a bucket */
+    int64_t ended_numel, ended_rank; /* low_rank_law.c: of the factor the last round ended with; 0: not known */
+    double ended;                    /* Σ± of it */
 } cd_low_rank_slot;
 
 typedef struct cd_low_rank_matrix {
@@ -47,6 +49,9 @@ typedef struct cd_low_rank_job {
     double law_right, law_magnitude; /* low_rank_law.c: what went in, and Σ|…| of it */
     double projected, projected_bound; /* what went in, along P, and what rounding may make of it */
     cd_host_sums rest_sent;            /* what travels uncompressed */
+    cd_host_sums drawn;                /* factors that began with random numbers */
+    double warm, warm_ended;           /* Σ± of factors that began where a round had ended, and where it had */
+    uint32_t warm_count;
 } cd_low_rank_job;
 
 struct cd_low_rank {
@@ -97,6 +102,13 @@ void cd_low_rank_law_end(const cd_low_rank *s, const cd_low_rank_job *job, const
 /* States that what travels uncompressed comes back as its mean: begin before it is sent, end when it is back in the bucket. */
 void cd_low_rank_rest_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket);
 void cd_low_rank_rest_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket);
+/* State that ranks draw the same random factors, and that a warm start goes on where the last round ended: begin before the first factor
+** of a bucket, factor with each as it begins, end after the last; ended with each as it ends, forget where what it ended with is no more. */
+void cd_low_rank_factors_begin(cd_low_rank_job *job);
+void cd_low_rank_factor_begins(const cd_low_rank *s, cd_low_rank_job *job, const cd_low_rank_matrix *m, bool is_drawn);
+void cd_low_rank_factors_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket);
+void cd_low_rank_factor_ended(cd_low_rank *s, const cd_low_rank_job *job, const cd_low_rank_matrix *m);
+void cd_low_rank_factor_forget(cd_low_rank_slot *slot);
 /* States that the output is the mean's projection on the columns of P: begin when P is orthonormal and matrices are still what this
 ** rank brings, end when they are the output. */
 void cd_low_rank_projection_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket);
