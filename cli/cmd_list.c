@@ -147,6 +147,18 @@ static cddp_status list_faults(cd_cli *cli, cd_text *text, cddp_error *err)
     return CDDP_OK;
 }
 
+static cddp_status list_marks(cd_cli *cli, cd_text *text, cddp_error *err)
+{
+    (void)cli, (void)err;
+    static const named_row rows[] = {
+#define CD_MARK(name, summary) {#name, summary},
+#include "core/run/marks.def"
+#undef CD_MARK
+    };
+    put_rows(text, rows, sizeof rows / sizeof rows[0]);
+    return CDDP_OK;
+}
+
 static cddp_status list_choosers(cd_cli *cli, cd_text *text, cddp_error *err)
 {
     (void)cli, (void)err;
@@ -217,6 +229,7 @@ static const struct {
     {"models", list_models},
     {"optimizers", list_optimizers},
     {"faults", list_faults},
+    {"marks", list_marks},
     {"choosers", list_choosers},
     {"algorithms", list_algorithms},
     {"links", list_links},

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One run of an exploration. */
 #include "cli/explore_run.h"
+#include "core/comm/operands.h"
+#include "core/run/plan.h"
 
 #include "cli/compose.h"
 #include "cli/explore_prefix.h"
@@ -42,7 +44,7 @@ const char *cd_explore_find_asymmetry(const cddp_plan *plan)
     for (size_t i = 0; i < plan->when_count; i++)
         if (plan->whens[i].ranks.term_count > 0) return "a [[when]] names ranks";
     for (size_t i = 0; i < plan->collective_count; i++)
-        if (plan->collectives[i].ranks.term_count > 0 || plan->collectives[i].op == 1)
+        if (plan->collectives[i].ranks.term_count > 0 || cd_op_is_rooted(cd_plan_op(&plan->collectives[i])))
             return "a [[collective]] names ranks";
     return NULL;
 }

@@ -12,6 +12,8 @@
 ** Limitations: what a rank decides by the number of ranks itself is seen in these worlds only.
 */
 #include "cli/prove_sizes.h"
+#include "core/comm/operands.h"
+#include "core/run/plan.h"
 
 #include "cli/prove_world.h"
 #include "core/base/error.h"
@@ -62,7 +64,8 @@ static bool is_same_program(const cddp_plan *plan, uint32_t a, uint32_t b)
     for (size_t i = 0; i < plan->when_count; i++)
         if (cddp_selector_has(&plan->whens[i].ranks, a) != cddp_selector_has(&plan->whens[i].ranks, b)) return false;
     for (size_t i = 0; i < plan->collective_count; i++)
-        if (cddp_selector_has(&plan->collectives[i].ranks, a) != cddp_selector_has(&plan->collectives[i].ranks, b))
+        if (cddp_selector_has(&plan->collectives[i].ranks, a) != cddp_selector_has(&plan->collectives[i].ranks, b) ||
+            (cd_op_is_rooted(cd_plan_op(&plan->collectives[i])) && (plan->collectives[i].root == a || plan->collectives[i].root == b)))
             return false;
     return true;
 }

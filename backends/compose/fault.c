@@ -10,6 +10,7 @@
 **   late=P       which of them, when delay is given (default 1)
 **   die=R@K      rank R dies at its K-th operation in the group: a process of its own is killed, a simulated rank
 **                fails there and for good, and tells nobody
+**   plant=WORD   every operation is done wrongly, in a way of plants.def
 **   rank=R       only this rank is struck;  from=K  only from its K-th operation
 **
 ** P is a decimal number from 0 to 1, kept as parts of a million. Whether an operation is struck depends on the seed,
@@ -17,7 +18,7 @@
 ** before. What the inner backend promises about its bits stays declared: breaking that promise is the fault.
 */
 #define _POSIX_C_SOURCE 200809L
-#include "backends/compose/step.h"
+#include "backends/compose/plant.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/prng.h"
@@ -30,6 +31,7 @@
 
 typedef struct fault_group {
     cd_step_group base;
+    cd_plant_group plants;
     bool lost; /* nothing of this rank arrives any more */
     bool dead;
 } fault_group;
@@ -55,6 +57,15 @@ static cddp_status fail_dead(const cd_step_group *g, cddp_error *err)
                    g->rank->rank, g->node->fault.die_at);
 }
 
+/* However it ended, it is under way no more. */
+static void count_out(cd_step_group *g, cd_step_work *w)
+{
+    fault_group *f = (fault_group *)(void *)g;
+    cd_plant_work *p = w->extra;
+    f->plants.under_way -= p->is_counted;
+    p->is_counted = false;
+}
+
 static cddp_status fault_begin(cd_step_group *g, cd_step_work *w, cddp_error *err)
 {
     fault_group *f = (fault_group *)(void *)g;
@@ -71,8 +82,20 @@ static cddp_status fault_begin(cd_step_group *g, cd_step_work *w, cddp_error *er
         cd_prng prng = draw_of(g, w, "delay");
         w->due_ns = cd_step_now(g) + cd_prng_below(&prng, plan->delay_ns) + 1;
     }
-    CD_TRY(cd_step_issue(g, w, 0, &w->call, true, err));
+    cddp_collective call = w->call;
+    cddp_status status = CDDP_OK;
+    CD_TRY_OUT(cd_plant_begin(g, w, &f->plants, &call, err));
+    CD_TRY_OUT(cd_step_issue(g, w, 0, &call, true, err));
     return CDDP_OK;
+out:
+    count_out(g, w);
+    return status;
+}
+
+static void fault_failed(cd_step_group *g, cd_step_work *w, cddp_error *err)
+{
+    (void)err;
+    count_out(g, w);
 }
 
 static cddp_status turn_bit(const cd_step_group *g, const cd_step_work *w, const cddp_tensor *t, cddp_error *err)
@@ -91,7 +114,10 @@ static cddp_status turn_bit(const cd_step_group *g, const cd_step_work *w, const
 
 static cddp_status fault_finish(cd_step_group *g, cd_step_work *w, cddp_error *err)
 {
+    fault_group *f = (fault_group *)(void *)g;
     const cddp_tensor *t = &w->call.output;
+    count_out(g, w);
+    CD_TRY(cd_plant_finish(g, w, &f->plants, err));
     if (!cd_step_has_output(g, &w->call) || !strikes(g, w, "corrupt", g->node->fault.corrupt_ppm)) return CDDP_OK;
     if (cddp_tensor_numel(t) == 0) return CDDP_OK;
     if ((t->device->flags & CDDP_DEVICE_VALUES) == 0)
@@ -101,13 +127,22 @@ static cddp_status fault_finish(cd_step_group *g, cd_step_work *w, cddp_error *e
     return CDDP_OK;
 }
 
-static const cd_step_ops ops = {.group_bytes = sizeof(fault_group), .begin = fault_begin, .finish = fault_finish};
+static void fault_fini(cd_step_group *g)
+{
+    fault_group *f = (fault_group *)(void *)g;
+    cd_plant_room_fini(&f->plants.last);
+    for (cd_step_work *w = g->made; w != NULL; w = w->next_made) cd_plant_room_fini(&((cd_plant_work *)w->extra)->before);
+}
+
+static const cd_step_ops ops = {.group_bytes = sizeof(fault_group), .begin = fault_begin, .finish = fault_finish,
+                                .failed = fault_failed, .given_up = count_out, .fini = fault_fini};
 
 static cddp_status fault_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
                               cddp_error *err)
 {
     cd_step_group *g = NULL;
     CD_TRY(cd_step_group_create(backend, rank, spec, &ops, &g, err));
+    g->extra_bytes = sizeof(cd_plant_work);
     const cd_inner_spec inner = {.node = g->node->inner[0], .suffix = ""};
     cddp_status status = cd_step_group_open_inner(g, spec, &inner, err);
     if (status == CDDP_OK)
@@ -167,6 +202,19 @@ static bool parse_death(const char **at, cd_fault_plan *f)
     return cd_spec_number(at, &f->die_at);
 }
 
+static bool parse_plant(const char **at, int *plant)
+{
+    char word[CD_NODE_WORD_BYTES];
+    if (!cd_spec_word(*at, ",:", word)) return false;
+    for (int i = CD_PLANT_NONE + 1; i < CD_PLANT_COUNT; i++) {
+        if (strcmp(word, cd_plant_word((cd_plant)i)) != 0) continue;
+        *plant = i;
+        *at += strlen(word);
+        return true;
+    }
+    return false;
+}
+
 static bool parse_value(cd_fault_plan *f, const char *key, const char **at, const char **wanted)
 {
     static const char chance[] = "a number from 0 to 1 with at most six digits behind the point",
@@ -175,6 +223,12 @@ static bool parse_value(cd_fault_plan *f, const char *key, const char **at, cons
     if (strcmp(key, "drop") == 0) return parse_chance(at, &f->drop_ppm);
     if (strcmp(key, "corrupt") == 0) return parse_chance(at, &f->corrupt_ppm);
     if (strcmp(key, "late") == 0) return parse_chance(at, &f->late_ppm);
+    *wanted = "one of "
+#define CD_PLANT(name, word, is_shared, summary) #word " "
+#include "backends/compose/plants.def"
+#undef CD_PLANT
+              "(docs/backends.md says what they do)";
+    if (strcmp(key, "plant") == 0) return parse_plant(at, &f->plant);
     *wanted = "a time with its unit, at most an hour, as in 5ms";
     if (strcmp(key, "delay") == 0) return parse_duration(at, &f->delay_ns);
     *wanted = "a rank and an operation, as in 2@5";
@@ -191,6 +245,7 @@ static cddp_status fault_parse(cd_node *node, const char **at, cddp_error *err)
 {
     cd_fault_plan *f = &node->fault;
     char key[CD_NODE_WORD_BYTES];
+    const char *begin_all = *at;
     *f = (cd_fault_plan){.rank = -1, .die_rank = -1, .late_ppm = MILLION};
     for (;;) {
         const char *begin = *at, *wanted = NULL;
@@ -202,10 +257,13 @@ static cddp_status fault_parse(cd_node *node, const char **at, cddp_error *err)
         bool read = parse_value(f, key, at, &wanted);
         if (wanted == NULL)
             return cd_spec_refuse(node, begin, err,
-                                  "fault: knows seed, drop, corrupt, delay, late, die, rank and from, not '%s'", key);
+                                  "fault: knows seed, drop, corrupt, delay, late, plant, die, rank and from, not '%s'", key);
         if (!read || (**at != ',' && **at != ':')) return cd_spec_refuse(node, value, err, "%s= needs %s", key, wanted);
-        if (*(*at)++ == ':') return CDDP_OK;
+        if (*(*at)++ == ':') break;
     }
+    if (f->rank >= 0 && cd_plant_is_shared((cd_plant)f->plant))
+        return cd_spec_refuse(node, begin_all, err, "plant=%s is a mistake of all ranks: drop rank=", cd_plant_word((cd_plant)f->plant));
+    return CDDP_OK;
 }
 
 static cddp_status fault_adopt(cd_node *node, cddp_error *err)

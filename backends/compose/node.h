@@ -20,6 +20,7 @@ typedef struct cd_fault_plan {
     uint64_t delay_ns;
     int64_t rank;  /* the only rank that is struck; -1: any */
     uint64_t from; /* the first operation that may be struck */
+    int plant;     /* cd_plant */
     int64_t die_rank;
     uint64_t die_at;
 } cd_fault_plan;

@@ -9,8 +9,11 @@
 **         Only when what entered is what the oracle averaged: a bucket was reduced in that micro-step, no comm hook,
 *every rank's local gradient was its own
 **         one-process gradient at that step (link 3), and all ranks had the same parameters and loss scale up to it
-** Exercised     an output was compared across at least two members.
+**     C5  compare events of link 11: what a collective of the program itself gave is what its members' inputs make, where
+**         all members posted the same operation, for no bucket
+** Exercised     an output was compared across at least two members, or with what it must be (C5).
 ** Blame         C1: the odd ranks. C2: the ranks that differ from the root. C3: the rank. C4: the rank and parameter.
+**               C5: the rank.
 ** Limits        C1 skips reductions of backends that promise nothing about bits, and groups whose members did not post
 **               the same operation (I-ORDER). C3 remembers the 64 latest operations per group and rank.
 */
@@ -40,9 +43,24 @@ typedef struct running_hash {
     bool is_open, has_reduced;
 } running_hash;
 
+/* The operation that a rank completed last. */
+typedef struct last_done {
+    int64_t group, sequence; /* sequence + 1; 0: none */
+} last_done;
+
+/* A comparison of C5 that failed; name: of the operation. */
+typedef struct wrong {
+    cddp_event event;
+    char name[96];
+} wrong;
+
 typedef struct state {
     cd_scribe scribe;
     cd_agree posts;      /* (group, sequence) → op, reduce_op, root, dtype, numel */
+    cd_agree labels;     /* (group, sequence) → the bucket it carries, + 1 */
+    cd_ranks dones;      /* of last_done */
+    cd_table wrongs;     /* (group, sequence, rank) → wrong */
+    uint64_t owns;       /* comparisons of C5 */
     cd_agree outputs;    /* (group, sequence) → digest */
     cd_table recents;    /* (group, rank) → recent */
     cd_table seats;      /* (group, group rank) → world rank + 1 */
@@ -61,6 +79,9 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_agree_init(&s->posts, context->allocator);
+    cd_agree_init(&s->labels, context->allocator);
+    cd_ranks_init(&s->dones, context->allocator, sizeof(last_done));
+    cd_table_init(&s->wrongs, context->allocator, sizeof(wrong));
     cd_agree_init(&s->outputs, context->allocator);
     cd_table_init(&s->recents, context->allocator, sizeof(recent));
     cd_table_init(&s->seats, context->allocator, sizeof(int64_t));
@@ -78,6 +99,7 @@ static void take_post(state *s, const cddp_event *e)
                   &(cd_statement){.key = CD_KEY(c->group, c->sequence),
                                   CD_SAYS(c->op, c->reduce_op, c->root, c->dtype, c->numel)},
                   e);
+    cd_agree_push(&s->labels, &(cd_statement){.key = CD_KEY(c->group, c->sequence), CD_SAYS(c->bucket)}, e);
     recent *r = cd_table_add(&s->recents, CD_KEY(c->group, e->rank));
     if (r != NULL) r->posts[(uint64_t)c->sequence % RECENT_MAX] = (recent_post){c->sequence + 1, c->digest};
     if (c->op != CDDP_OP_BROADCAST || c->digest == 0) return;
@@ -112,6 +134,8 @@ static void take_done(state *s, const cddp_event *e)
 {
     const cddp_event_collective_done *d = &e->as.collective_done;
     if (d->status != CDDP_OK) return;
+    last_done *last = cd_ranks_add(&s->dones, e->rank);
+    if (last != NULL) *last = (last_done){d->group, d->sequence + 1};
     check_input(s, e);
     const cd_agree_entry *post = cd_table_find(&s->posts.entries, CD_KEY(d->group, d->sequence));
     if (post == NULL || d->digest == 0) return;
@@ -144,9 +168,23 @@ static void take_value(state *s, const cddp_event *e)
     h->last.text = NULL;
 }
 
+/* C5: it is about the operation that the rank has just completed. */
+static void take_own(state *s, const cddp_event *e)
+{
+    const last_done *last = cd_ranks_find(&s->dones, e->rank);
+    s->owns++;
+    if (e->as.compare.bad == 0 || last == NULL || last->sequence == 0) return;
+    wrong *w = cd_table_add(&s->wrongs, CD_KEY(last->group, last->sequence - 1, e->rank));
+    if (w == NULL) return;
+    w->event = *e;
+    w->event.text = NULL;
+    cd_compare_split_name(e->text != NULL ? e->text : "", w->name, sizeof w->name);
+}
+
 static void take_compare(state *s, const cddp_event *e)
 {
     const cddp_event_compare *c = &e->as.compare;
+    if (c->link == CD_LINK_COLLECTIVE) take_own(s, e);
     if (c->bad == 0) return;
     if (c->link == CD_LINK_PRECISION && (!s->has_local || e->step < s->local_step)) {
         s->has_local = true;
@@ -251,6 +289,41 @@ static bool report_split(state *s, const cd_split *split)
     return true;
 }
 
+/* C5: the first operation that all posted alike, on every rank that it is wrong on. Messages have no posts. */
+static void report_own(state *s)
+{
+    const wrong *first = NULL;
+    const cd_key *at = NULL;
+    uint64_t mask = 0;
+    for (size_t i = 0; i < s->wrongs.count; i++) {
+        const wrong *w = cd_table_value(&s->wrongs, i);
+        const cd_key *key = cd_table_key(&s->wrongs, i);
+        const cd_key *operation = CD_KEY(key->part[0], key->part[1]);
+        const cd_agree_entry *label = cd_table_find(&s->labels.entries, operation);
+        const bool is_message = cd_table_find(&s->posts.entries, operation) == NULL;
+        if (!is_message && (!was_posted_alike(s, operation) || label->first.next != 0 || label->first.data[0] >= 0)) continue;
+        const bool is_same = at != NULL && at->part[0] == key->part[0] && at->part[1] == key->part[1];
+        const bool precedes = first == NULL || w->event.step < first->event.step ||
+                              (w->event.step == first->event.step &&
+                               (key->part[0] < at->part[0] || (key->part[0] == at->part[0] && key->part[1] < at->part[1])));
+        if (precedes) mask = 0;
+        if ((precedes || is_same) && w->event.rank < 64) mask |= UINT64_C(1) << w->event.rank;
+        if (precedes || (is_same && w->event.rank < first->event.rank)) {
+            first = w;
+            at = key;
+        }
+    }
+    if (first == NULL) return;
+    const cddp_event_compare *c = &first->event.as.compare;
+    cddp_finding f = cd_finding_at(&s->scribe, &first->event);
+    f.ranks = mask;
+    CD_SAY(f.title, "rank %u: %s (#%lld) does not give what its members' inputs make", first->event.rank, first->name, (long long)at->part[1]);
+    CD_SAY(f.expected, "%.17g at element %lld, within %.3g", cd_f64_of(c->expected), (long long)c->element, cd_f64_of(c->bound));
+    CD_SAY(f.actual, "%.17g (%lld elements differ)", cd_f64_of(c->actual), (long long)c->bad);
+    CD_SAY(f.advice, "run the backend's conformance tests at this operation, element count, dtype and world size");
+    cd_scribe_report(&s->scribe, &f);
+}
+
 /* C2, where all agree on something that the root did not send. */
 static bool report_roots(state *s)
 {
@@ -288,12 +361,19 @@ static void end(void *self)
         if (cd_table_find(&s->outputs.entries, cd_table_key(&s->roots, i)) != NULL)
             cd_agree_set_authority(&s->outputs, cd_table_key(&s->roots, i), (uint32_t)(root[1] - 1));
     }
+    if (s->owns > 0)
+        cd_scribe_exercise(&s->scribe, "%llu results of the program's own collectives compared with what they must be",
+                           (unsigned long long)s->owns);
     report_unexplained(s);
+    report_own(s);
     cd_split split;
     bool told = false;
     for (size_t cursor = 0; !told && cd_agree_next(&s->outputs, &cursor, &split);) told = report_split(s, &split);
     if (!told) (void)report_roots(s);
     cd_agree_fini(&s->posts);
+    cd_agree_fini(&s->labels);
+    cd_ranks_fini(&s->dones);
+    cd_table_fini(&s->wrongs);
     cd_agree_fini(&s->outputs);
     cd_table_fini(&s->recents);
     cd_table_fini(&s->seats);

@@ -41,7 +41,8 @@ static void take_value(state *s, const cddp_event *e)
     if (v->digest != 0) s->has_digest = true;
     /* At the end a rank that joined early may have counted fewer steps. */
     int64_t step = v->moment == 6 ? -1 : (int64_t)e->step;
-    const int64_t block = cd_scribe_get_block(&s->scribe, group[0], e->rank, v->what == 3 ? CD_AGREED_STATE : CD_AGREED_PARAMETERS);
+    const int64_t block = v->what == 3 ? cd_scribe_get_block(&s->scribe, group[0], e->rank, CD_AGREED_STATE)
+                                       : cd_scribe_get_parameter_block(&s->scribe, group[0], e->rank, v->id);
     cd_agree_push(&s->values,
                   &(cd_statement){.key = CD_KEY(v->moment * 16 + v->what, step, block, v->id),
                                   CD_SAYS(v->presence, v->digest, v->param)},

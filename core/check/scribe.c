@@ -34,7 +34,8 @@ cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spe
     cd_table_init(&scribe->names, context->allocator, sizeof(known_name));
     cd_table_init(&scribe->groups, context->allocator, sizeof(cd_group_facts));
     cd_table_init(&scribe->held, context->allocator, sizeof(held_finding));
-    cd_ranks_init(&scribe->agreements, context->allocator, CD_AGREED_COUNT * sizeof(int64_t));
+    cd_ranks_init(&scribe->agreements, context->allocator, (CD_AGREED_COUNT + 1) * sizeof(int64_t));
+    cd_table_init(&scribe->exceptions, context->allocator, 2 * sizeof(int64_t));
     *self = scribe;
     return CDDP_OK;
 }
@@ -50,6 +51,7 @@ void cd_check_end(void *self)
     }
     cd_table_fini(&scribe->held);
     cd_ranks_fini(&scribe->agreements);
+    cd_table_fini(&scribe->exceptions);
     cd_table_fini(&scribe->names);
     cd_table_fini(&scribe->groups);
     cd_release(scribe->context.allocator, scribe, scribe->state_bytes);
@@ -87,6 +89,14 @@ void cd_scribe_learn(cd_scribe *scribe, const cddp_event *event)
         const cddp_event_agreement *a = &event->as.agreement;
         int64_t *sizes = cd_ranks_add(&scribe->agreements, event->rank);
         if (sizes == NULL) return;
+        if (a->ordinal > 0) {
+            int64_t *own = cd_table_add(&scribe->exceptions, CD_KEY(event->rank, a->ordinal - 1));
+            if (own == NULL) return;
+            own[0] = a->parameters;
+            own[1] = sizes[CD_AGREED_COUNT];
+            return;
+        }
+        sizes[CD_AGREED_COUNT]++;
         sizes[CD_AGREED_GRADIENTS] = a->gradients;
         sizes[CD_AGREED_PARAMETERS] = a->parameters;
         sizes[CD_AGREED_STATE] = a->state;
@@ -98,6 +108,14 @@ int64_t cd_scribe_get_block(const cd_scribe *scribe, int64_t group, uint32_t ran
     const int64_t *sizes = cd_ranks_find(&scribe->agreements, rank);
     int64_t block = sizes != NULL && sizes[what] > 0 ? (int64_t)rank / sizes[what] : 0;
     return group + (block << 32);
+}
+
+int64_t cd_scribe_get_parameter_block(const cd_scribe *scribe, int64_t group, uint32_t rank, int64_t ordinal)
+{
+    const int64_t *sizes = cd_ranks_find(&scribe->agreements, rank);
+    const int64_t *own = sizes != NULL ? cd_table_find(&scribe->exceptions, CD_KEY(rank, ordinal)) : NULL;
+    if (own == NULL || own[1] != sizes[CD_AGREED_COUNT]) return cd_scribe_get_block(scribe, group, rank, CD_AGREED_PARAMETERS);
+    return group + ((own[0] > 0 ? (int64_t)rank / own[0] : 0) << 32);
 }
 
 static const char *name_of(cd_scribe *scribe, int64_t kind, int64_t id, const char *word)

@@ -26,7 +26,8 @@ typedef struct cd_scribe {
     cd_table names;  /* (kind, id) → what the least rank that told it calls it */
     cd_table groups; /* id → cd_group_facts */
     cd_table held;   /* a check's own key → the earliest finding under it, and all ranks it concerns */
-    cd_ranks agreements; /* cd_agreement; empty without a model averager */
+    cd_ranks agreements; /* sizes, then how many there were; empty without a model averager */
+    cd_table exceptions; /* (rank, ordinal) → size, and during which of its rank's agreements it holds */
     size_t state_bytes;
     uint32_t scratch_next;
     char scratch[CD_SCRIBE_SCRATCH][CD_SCRIBE_NAME_BYTES];
@@ -53,6 +54,8 @@ const char *cd_scribe_get_group(cd_scribe *scribe, int64_t group);
 const cd_group_facts *cd_scribe_find_group(const cd_scribe *scribe, int64_t group); /* NULL when unknown */
 /* Joins a group's number with the block of it to which a rank belongs now, as a part of a key: only within blocks must ranks agree. */
 int64_t cd_scribe_get_block(const cd_scribe *scribe, int64_t group, uint32_t rank, cd_agreed what);
+/* The same for one parameter, which may have an agreement of its own. */
+int64_t cd_scribe_get_parameter_block(const cd_scribe *scribe, int64_t group, uint32_t rank, int64_t ordinal);
 /* Whether the backend of the group promises equal bits on all ranks. */
 bool cd_scribe_has_equal_bits(const cd_scribe *scribe, int64_t group);
 

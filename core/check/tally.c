@@ -17,14 +17,16 @@ static const char *const link_words[CD_LINK_COUNT] = {[CD_LINK_MATHEMATICS] = "s
                                                       [CD_LINK_PRESENCE] = "reference presence",
                                                       [CD_LINK_FREE] = "free-running reference",
                                                       [CD_LINK_LAW] = "hook's law",
-                                                      [CD_LINK_STATISTICS] = "statistics of the whole batch"};
+                                                      [CD_LINK_STATISTICS] = "statistics of the whole batch",
+                                                      [CD_LINK_COLLECTIVE] = "result of a collective"};
 
 /* Position in the chain of causes. */
 static const int link_order[CD_LINK_COUNT] = {
     [CD_LINK_STATISTICS] = -1, /* of the forward: what other ranks then get follows from it */
     [CD_LINK_PRECISION] = 0, [CD_LINK_REDUCTION] = 1, [CD_LINK_MATHEMATICS] = 2,
     [CD_LINK_PRESENCE] = 3,  [CD_LINK_LAW] = 4,       [CD_LINK_BUFFER] = 5,
-    [CD_LINK_UPDATE] = 6,    [CD_LINK_OPTIMIZER] = 7, [CD_LINK_FREE] = 8};
+    [CD_LINK_UPDATE] = 6,    [CD_LINK_OPTIMIZER] = 7, [CD_LINK_FREE] = 8,
+    [CD_LINK_COLLECTIVE] = 9};
 
 const char *cd_link_words(int64_t link) { return link >= 1 && link < CD_LINK_COUNT ? link_words[link] : "reference"; }
 
@@ -63,6 +65,7 @@ static bool precedes(const cddp_event *a, const cddp_event *b)
 void cd_tally_push(cd_tally *tally, const cddp_event *event)
 {
     const cddp_event_compare *c = &event->as.compare;
+    if (c->link == CD_LINK_COLLECTIVE) return; /* of no tensor of the model */
     tally->compared++;
     int64_t *judged = cd_ranks_add(&tally->judged, event->rank);
     if (judged != NULL) (*judged)++;

@@ -35,17 +35,6 @@ unsigned cd_operands_of(const cddp_group *g, const cddp_collective *c)
     return CD_OPERAND_INPUT | CD_OPERAND_OUTPUT;
 }
 
-bool cd_op_is_rooted(cddp_op op)
-{
-    return op == CDDP_OP_BROADCAST || op == CDDP_OP_REDUCE || op == CDDP_OP_GATHER || op == CDDP_OP_SCATTER ||
-           op == CDDP_OP_SEND || op == CDDP_OP_RECV;
-}
-
-bool cd_op_is_reduction(cddp_op op)
-{
-    return op == CDDP_OP_ALLREDUCE || op == CDDP_OP_REDUCE || op == CDDP_OP_REDUCE_SCATTER;
-}
-
 static cddp_status check_tensor(const cddp_group *g, const cddp_collective *c, const cddp_tensor *t,
                                 const char *which, cddp_error *err)
 {

@@ -11,6 +11,7 @@
 #include "core/hooks/block_group.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 typedef struct level {
     uint64_t period;
@@ -24,6 +25,8 @@ struct cd_averager {
     uint32_t level_count;
     uint64_t warmup_steps, step;
     bool hierarchical;
+    uint64_t *periods; /* (parameter_count) 0: the level's; NULL: none has its own */
+    size_t parameter_count;
 };
 
 static cddp_status check_options(const cd_averager_options *o, cddp_error *err)
@@ -40,6 +43,8 @@ static cddp_status check_options(const cd_averager_options *o, cddp_error *err)
             return cd_fail(err, CDDP_E_CONFIG, "averager: group sizes must grow, but %u follows %u", l->group_size, l[-1].group_size);
     }
     uint32_t last = o->levels[o->level_count - 1].group_size;
+    if (o->periods != NULL && o->hierarchical)
+        return cd_fail(err, CDDP_E_CONFIG, "averager: parameters have periods of their own in a periodic one only");
     if (last != cddp_group_size(o->group))
         return cd_fail(err, CDDP_E_CONFIG, "averager: the last group size is %u and must be that of group '%s', %u", last,
                        cddp_group_name(o->group), cddp_group_size(o->group));
@@ -56,6 +61,15 @@ cddp_status cd_averager_create(const cd_averager_options *options, cd_averager *
     a->allocator = allocator;
     a->warmup_steps = options->warmup_steps;
     a->hierarchical = options->hierarchical;
+    if (options->periods != NULL) {
+        a->parameter_count = options->parameter_count;
+        a->periods = cd_allocate_array(allocator, a->parameter_count, sizeof *a->periods);
+        if (a->periods == NULL) {
+            status = cd_fail(err, CDDP_E_NOMEM, "no memory for the periods of %zu parameters", options->parameter_count);
+            goto out;
+        }
+        memcpy(a->periods, options->periods, a->parameter_count * sizeof *a->periods);
+    }
     for (uint32_t i = 0; i < options->level_count; i++) {
         level *l = &a->levels[a->level_count++];
         l->period = options->levels[i].period;
@@ -77,6 +91,7 @@ void cd_averager_destroy(cd_averager *averager)
     if (averager == NULL) return;
     for (uint32_t i = 0; i < averager->level_count; i++)
         if (averager->levels[i].is_own) cddp_group_destroy(averager->levels[i].group);
+    cd_release(averager->allocator, averager->periods, averager->parameter_count * sizeof *averager->periods);
     cd_release(averager->allocator, averager, sizeof *averager);
 }
 
@@ -107,10 +122,19 @@ typedef struct share {
     const cddp_tensor *parameters;
     cddp_grad *const *gradients;
     size_t count;
+    const cd_averager *averager;
+    bool is_due; /* those without a period of their own */
 } share;
+
+static bool is_over(const cd_averager *a, uint64_t period)
+{
+    return a->step >= a->warmup_steps && (a->step - a->warmup_steps) % period == 0;
+}
 
 static bool takes_part(const share *s, size_t i)
 {
+    const uint64_t own = s->averager->periods != NULL ? s->averager->periods[i] : 0;
+    if (own != 0 ? !is_over(s->averager, own) : !s->is_due) return false;
     return s->gradients[i] != NULL && s->gradients[i]->kind != CDDP_GRAD_UNDEFINED;
 }
 
@@ -161,8 +185,11 @@ cddp_status cd_averager_step(cd_averager *averager, const cddp_tensor *parameter
                              cddp_error *err)
 {
     const level *due = find_due(averager);
-    share s = {parameters, gradients, count};
-    if (due != NULL) CD_TRY(average(&s, due->group, err));
+    const level *last = &averager->levels[averager->level_count - 1];
+    if (averager->periods != NULL && averager->parameter_count != count)
+        return cd_fail(err, CDDP_E_ARG, "averager: %zu parameters, but %zu periods", count, averager->parameter_count);
+    share s = {parameters, gradients, count, averager, due != NULL};
+    if (due != NULL || averager->periods != NULL) CD_TRY(average(&s, due != NULL ? due->group : last->group, err));
     averager->step++;
     return CDDP_OK;
 }

@@ -27,16 +27,18 @@ typedef struct cd_averager_options {
     uint32_t level_count;
     uint64_t warmup_steps;
     bool hierarchical; /* else level_count is 1 */
+    const uint64_t *periods; /* (parameter_count) each parameter's own, 0: that of the level; copied. Periodic only; NULL: none */
+    size_t parameter_count;
 } cd_averager_options;
 
 cddp_status cd_averager_create(const cd_averager_options *options, cd_averager **averager, cddp_error *err);
 void cd_averager_destroy(cd_averager *averager); /* accepts NULL */
 
-/* The size of the group that would average now; 0: nobody does. */
+/* The size of the group that would average now; 0: nobody does. Without periods of their own: those parameters. */
 uint32_t cd_averager_get_due(const cd_averager *averager);
 
 /* One call after every optimizer step. Averages the parameters whose gradient is defined (all ranks must agree on which
-** those are): one flat copy in the widest of their dtypes, divided, then summed, then copied back (AVG-02). Momentum is not
+** those are) and whose period is over: one flat copy in the widest of their dtypes, divided, then summed, then copied back (AVG-02). Momentum is not
 ** averaged. Blocks. */
 cddp_status cd_averager_step(cd_averager *averager, const cddp_tensor *parameters, cddp_grad *const *gradients, size_t count,
                              cddp_error *err);

@@ -32,6 +32,8 @@ struct cd_averaging {
     cd_plan_level levels[CD_PLAN_LEVELS_MAX];
     uint32_t level_count, world_size;
     cddp_grad **grads; /* (parameter_count) of the module */
+    uint64_t *periods; /* (parameter_count) of their own, 0: none; NULL: no parameter has one */
+    uint32_t *agreed;  /* (parameter_count) with periods: who agrees on each since the last step */
     size_t parameter_count;
     cd_numbers numbers;         /* of one parameter at a time */
     uint32_t parameters, state; /* who agrees since the last step: block sizes */
@@ -48,8 +50,37 @@ static void destroy(cd_trainer *t, struct cd_averaging *a)
     }
     cd_averager_destroy(a->averager);
     cd_numbers_fini(&a->numbers);
+    cd_release(t->allocator, a->periods, a->parameter_count * sizeof *a->periods);
+    cd_release(t->allocator, a->agreed, a->parameter_count * sizeof *a->agreed);
     cd_release(t->allocator, a->grads, (a->parameter_count + 1) * sizeof *a->grads);
     cd_release(t->allocator, a, sizeof *a);
+}
+
+static cddp_status read_periods(cd_trainer *t, struct cd_averaging *a, cddp_error *err)
+{
+    const cddp_text_list *periods = &t->settings.averager.periods;
+    const cd_module *module = cd_trainer_module(t);
+    if (periods->count == 0) {
+        return CDDP_OK;
+    }
+    a->periods = cd_allocate_array(t->allocator, a->parameter_count, sizeof *a->periods);
+    a->agreed = cd_allocate_array(t->allocator, a->parameter_count, sizeof *a->agreed);
+    if (a->periods == NULL || a->agreed == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the periods of an averager");
+    }
+    for (size_t i = 0; i < a->parameter_count; i++) {
+        a->periods[i] = 0;
+        a->agreed[i] = a->world_size;
+        for (size_t k = 0; k < periods->count; k++) {
+            char pattern[CD_PLAN_PATTERN_BYTES];
+            uint64_t period = 0;
+            if (!cd_plan_read_period(periods->items[k], pattern, &period)) {
+                return cd_fail(err, CDDP_E_CONFIG, "averager.periods: '%s' is not pattern=period", periods->items[k]);
+            }
+            a->periods[i] = cd_pattern_matches(pattern, module->parameters[i].name) ? period : a->periods[i];
+        }
+    }
+    return CDDP_OK;
 }
 
 static cddp_status make_averager(cd_trainer *t, struct cd_averaging *a, cddp_error *err)
@@ -65,7 +96,9 @@ static cddp_status make_averager(cd_trainer *t, struct cd_averaging *a, cddp_err
                                          .levels = levels,
                                          .level_count = a->level_count,
                                          .warmup_steps = plan->warmup_steps,
-                                         .hierarchical = plan->kind == 2};
+                                         .hierarchical = plan->kind == 2,
+                                         .periods = a->periods,
+                                         .parameter_count = a->parameter_count};
     CD_TRY(cd_averager_create(&options, &a->averager, err));
     return CDDP_OK;
 }
@@ -92,6 +125,7 @@ cddp_status cd_trainer_open_averager(cd_trainer *t, cddp_error *err)
     for (size_t i = 0; i < a->parameter_count; i++) {
         a->grads[i] = &module->parameters[i].grad;
     }
+    CD_TRY_OUT(read_periods(t, a, err));
     CD_TRY_OUT(make_averager(t, a, err));
     t->averaging = a;
     return CDDP_OK;
@@ -119,6 +153,17 @@ static uint32_t due_at(const cd_trainer *t, uint64_t step)
         due = counted % a->levels[i].period == 0 ? a->levels[i].ranks : due;
     }
     return due;
+}
+
+/* The same for one parameter. */
+static uint32_t due_of(const cd_trainer *t, size_t parameter)
+{
+    const struct cd_averaging *a = t->averaging;
+    const uint64_t own = a->periods != NULL ? a->periods[parameter] : 0, warmup = t->settings.averager.warmup_steps;
+    if (own == 0) {
+        return a->due;
+    }
+    return t->step >= warmup && (t->step - warmup) % own == 0 ? a->world_size : 0;
 }
 
 /* Who joined early has counted reductions that it did not close. */
@@ -155,6 +200,13 @@ void cd_trainer_tell_agreement(cd_trainer *t)
     const uint32_t stepped = least_of(a->parameters, a->state);
     a->parameters = a->due > stepped ? a->due : stepped;
     CD_EMIT(t->tracer, agreement, NULL, .gradients = a->gradients, .parameters = a->parameters, .state = a->state);
+    for (size_t i = 0; a->periods != NULL && i < a->parameter_count; i++) {
+        const uint32_t before = least_of(a->agreed[i], a->state), due = due_of(t, i);
+        a->agreed[i] = due > before ? due : before;
+        if (a->agreed[i] != a->parameters) {
+            CD_EMIT(t->tracer, agreement, NULL, .gradients = a->gradients, .parameters = a->agreed[i], .state = a->state, .ordinal = (int64_t)i + 1);
+        }
+    }
 }
 
 bool cd_trainer_has_block(const cd_trainer *t, uint32_t *first, uint32_t *ranks)
@@ -171,55 +223,67 @@ bool cd_trainer_has_block(const cd_trainer *t, uint32_t *first, uint32_t *ranks)
 
 /* ---- what is kept ---- */
 
+/* Of the parameters that stay, and of those that are averaged in this step. */
 typedef struct signed_sum {
     double sum, bound; /* bound: what an average may do to the sum */
+    size_t parameters;
 } signed_sum;
+typedef struct signed_sums {
+    signed_sum kept, averaged;
+} signed_sums;
 
-static cddp_status sum_parameters(const cd_trainer *t, signed_sum *sum, cddp_error *err)
+static cddp_status sum_parameters(const cd_trainer *t, signed_sums *sums, cddp_error *err)
 {
     struct cd_averaging *a = t->averaging;
-    signed_sum s = {0, 0};
+    signed_sums found = {.kept = {.sum = 0}};
     int64_t place = 0;
     for (size_t i = 0; i < a->parameter_count; i++) {
         const cddp_tensor *p = &t->views[i];
         if (!cddp_dtype_is_float(p->dtype)) {
             continue; /* the averager refuses it */
         }
+        signed_sum *s = due_of(t, i) != 0 ? &found.averaged : &found.kept;
         const double unit = cd_host_unit(p->dtype), terms = a->world_size * unit;
         const double rounding = terms / (1 - terms) + 2 * unit;
         CD_TRY(cd_numbers_read(&a->numbers, p, err));
+        s->parameters++;
         for (size_t k = 0; k < a->numbers.count; k++, place++) {
             const double x = a->numbers.values[k];
-            s.sum += cd_host_sign(place) * x;
-            s.bound += (rounding + 0x1p-52 * (double)place) * fabs(x) + 2 * cd_host_least(p->dtype);
+            s->sum += cd_host_sign(place) * x;
+            s->bound += (rounding + 0x1p-52 * (double)place) * fabs(x) + 2 * cd_host_least(p->dtype);
         }
     }
-    *sum = s;
+    *sums = found;
     return CDDP_OK;
 }
 
-static cddp_status state_law(cd_trainer *t, const signed_sum *before, cddp_error *err)
+static void tell_law(const cd_trainer *t, cddp_law law)
 {
-    signed_sum after;
-    CD_TRY(sum_parameters(t, &after, err));
-    cddp_law law = {"parameters stay as they are between averages", -1, before->sum, after.sum, 0, false};
-    if (t->averaging->due != 0) {
-        law.name = "an average keeps the sum of the parameters over the ranks";
-        law.bound = before->bound;
-        law.over_ranks = true;
-    }
-    if (!isfinite(before->sum) || !isfinite(after.sum)) { /* an overflow is I-RANGE's */
+    if (!isfinite(law.left) || !isfinite(law.right)) { /* an overflow is I-RANGE's */
         law.left = law.right = 0;
         law.bound = INFINITY;
     }
     cddp_tracer_law(t->tracer, &law);
+}
+
+static cddp_status state_laws(cd_trainer *t, const signed_sums *before, cddp_error *err)
+{
+    signed_sums after;
+    CD_TRY(sum_parameters(t, &after, err));
+    if (before->kept.parameters > 0) {
+        tell_law(t, (cddp_law){"parameters stay as they are between averages", -1, before->kept.sum, after.kept.sum, 0, false});
+    }
+    if (before->averaged.parameters > 0) {
+        tell_law(t, (cddp_law){"an average keeps the sum of the parameters over the ranks", -1, before->averaged.sum, after.averaged.sum,
+                               before->averaged.bound, true});
+    }
     return CDDP_OK;
 }
 
 cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err)
 {
     struct cd_averaging *a = t->averaging;
-    signed_sum before = {0, 0};
+    signed_sums before = {.kept = {.sum = 0}};
     if (a == NULL) {
         return CDDP_OK;
     }
@@ -229,7 +293,7 @@ cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err)
     }
     CD_TRY(cd_averager_step(a->averager, t->views, a->grads, a->parameter_count, err));
     if (t->tracer != NULL) {
-        CD_TRY(state_law(t, &before, err));
+        CD_TRY(state_laws(t, &before, err));
     }
     return CDDP_OK;
 }
@@ -243,7 +307,8 @@ cddp_status cd_trainer_save_averager(const cd_trainer *t, const cddp_state_write
         return CDDP_OK;
     }
     const uint64_t words[3] = {cd_averager_get_step(a->averager), a->parameters, a->state};
-    return cd_state_put(writer, "averager", words, sizeof words, err);
+    CD_TRY(cd_state_put(writer, "averager", words, sizeof words, err));
+    return a->agreed != NULL ? cd_state_put(writer, "agreed", a->agreed, a->parameter_count * sizeof *a->agreed, err) : CDDP_OK;
 }
 
 cddp_status cd_trainer_load_averager(cd_trainer *t, const cddp_state_reader *reader, cddp_error *err)
@@ -256,5 +321,8 @@ cddp_status cd_trainer_load_averager(cd_trainer *t, const cddp_state_reader *rea
     cd_averager_set_step(t->averaging->averager, words[0]);
     t->averaging->parameters = (uint32_t)words[1];
     t->averaging->state = (uint32_t)words[2];
+    if (t->averaging->agreed != NULL) {
+        CD_TRY(cd_state_get(reader, "agreed", t->averaging->agreed, t->averaging->parameter_count * sizeof *t->averaging->agreed, err));
+    }
     return CDDP_OK;
 }

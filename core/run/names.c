@@ -6,6 +6,8 @@
 #include "core/base/error.h"
 #include "core/base/pattern.h"
 #include "core/base/suggest.h"
+#include "core/check/check.h"
+#include "core/hooks/hook.h"
 #include "core/run/chosen_hook.h"
 
 #include <stdarg.h>
@@ -106,9 +108,23 @@ static void check_when(names *n, const cd_replica *r, size_t index)
     }
 }
 
+/* Their form is known to be right: plans with contradictions are not looked at. */
+static void check_periods(names *n, const cd_replica *r, const cddp_text_list *periods)
+{
+    for (size_t i = 0; i < periods->count; i++) {
+        char pattern[CD_PLAN_PATTERN_BYTES];
+        uint64_t period = 0;
+        const char *one = pattern;
+        if (cd_plan_read_period(periods->items[i], pattern, &period)) {
+            check_patterns(n, r, "averager.periods", &(cddp_text_list){&one, 1});
+        }
+    }
+}
+
 static void check_settings(names *n, const cd_replica *r)
 {
     const cddp_plan_settings *s = &r->settings;
+    check_periods(n, r, &s->averager.periods);
     check_patterns(n, r, "model.freeze", &s->model.freeze);
     check_patterns(n, r, "model.ignore", &s->model.ignore);
     check_patterns(n, r, "ddp.delay_all_reduce_named_params", &s->ddp.delay_all_reduce_named_params);
@@ -164,6 +180,45 @@ static void check_check(names *n, const cddp_registry *registry, const char *key
     tell_stranger(n, key, "check", &s);
 }
 
+static const char *const mark_names[] = {
+#define CD_MARK(name, summary) #name,
+#include "core/run/marks.def"
+#undef CD_MARK
+};
+
+/* What a plugin brings may tell marks that nobody has declared. */
+static bool has_plugin(const cddp_registry *registry)
+{
+    const cddp_hook *hook;
+    const cddp_check *check;
+    for (size_t i = 0; (hook = cddp_registry_hook(registry, i)) != NULL; i++) {
+        if (cd_hook_find(hook->name) == NULL) {
+            return true;
+        }
+    }
+    for (size_t i = 0; (check = cddp_registry_check(registry, i)) != NULL; i++) {
+        if (cd_check_find(check->name) == NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void check_mark(names *n, const cddp_registry *registry, const char *name)
+{
+    cd_suggestion s;
+    cd_suggest_begin(&s, name);
+    for (size_t i = 0; i < sizeof mark_names / sizeof mark_names[0]; i++) {
+        if (strcmp(mark_names[i], name) == 0) {
+            return;
+        }
+        cd_suggest_offer(&s, mark_names[i]);
+    }
+    if (s.best != NULL || !has_plugin(registry)) {
+        tell_stranger(n, "expect.marks", "coverage mark", &s);
+    }
+}
+
 static void check_expectations(names *n, const cddp_plan_expect *expect, const cddp_registry *registry)
 {
     for (size_t i = 0; i < expect->finding_count; i++) {
@@ -176,6 +231,9 @@ static void check_expectations(names *n, const cddp_plan_expect *expect, const c
     }
     for (size_t i = 0; i < expect->exercised.count; i++) {
         check_check(n, registry, "expect.exercised", expect->exercised.items[i]);
+    }
+    for (size_t i = 0; i < expect->marks.count; i++) {
+        check_mark(n, registry, expect->marks.items[i]);
     }
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a reader needs to fill a plan: elements of repeating tables, overrides, the text it came from. */
 #pragma once
+#include "cddp/backend.h"
 #include "cddp/plan.h"
 #include "core/run/keys.h"
 
@@ -27,6 +28,14 @@ typedef struct cd_plan_level {
 #define CD_PLAN_LEVELS_MAX 8
 /* averager.levels. Returns how many; 0: it is not of that form, or does not grow, or blocks do not nest. */
 uint32_t cd_plan_read_levels(const char *text, cd_plan_level levels[CD_PLAN_LEVELS_MAX]);
+
+/* "pattern=period" of averager.periods apart; false: it is not of that form. */
+#define CD_PLAN_PATTERN_BYTES 256
+bool cd_plan_read_period(const char *text, char pattern[CD_PLAN_PATTERN_BYTES], uint64_t *period);
+
+/* What a [[collective]] posts. */
+cddp_op cd_plan_op(const cddp_plan_collective *collective);
+cddp_red_op cd_plan_reduction(const cddp_plan_collective *collective);
 
 /* Does any rank queue its gradients on streams? */
 bool cd_plan_has_streams(const cddp_plan *plan);

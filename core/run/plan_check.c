@@ -8,6 +8,7 @@
 #include "core/run/plan.h"
 
 #include "core/base/error.h"
+#include "core/comm/operands.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -101,17 +102,45 @@ uint32_t cd_plan_read_levels(const char *text, cd_plan_level levels[CD_PLAN_LEVE
     return 0;
 }
 
+bool cd_plan_read_period(const char *text, char pattern[CD_PLAN_PATTERN_BYTES], uint64_t *period)
+{
+    const char *equals = strrchr(text, '=');
+    char *end = NULL;
+    if (equals == NULL || equals == text || (size_t)(equals - text) >= CD_PLAN_PATTERN_BYTES || equals[1] < '0' || equals[1] > '9') {
+        return false;
+    }
+    *period = strtoull(equals + 1, &end, 10);
+    snprintf(pattern, CD_PLAN_PATTERN_BYTES, "%.*s", (int)(equals - text), text);
+    return *end == '\0' && *period > 0 && *period <= 1000000000;
+}
+
+static void check_periods(contradictions *c, const cddp_plan_averager *a)
+{
+    char pattern[CD_PLAN_PATTERN_BYTES];
+    uint64_t period = 0;
+    if (a->periods.count > 0 && a->kind == 2) {
+        tell(c, "averager.periods", "averager.periods: a hierarchical averager's levels are of all parameters: averager.kind = \"periodic\"");
+    }
+    for (size_t i = 0; i < a->periods.count; i++) {
+        if (!cd_plan_read_period(a->periods.items[i], pattern, &period)) {
+            tell(c, "averager.periods", "averager.periods: '%s' is not pattern=period, such as \"head.*=2\"", a->periods.items[i]);
+        }
+    }
+}
+
 static void check_averager(contradictions *c, const cddp_plan_settings *s)
 {
     const cddp_plan_averager *a = &s->averager;
     cd_plan_level levels[CD_PLAN_LEVELS_MAX];
     const uint32_t count = a->levels != NULL ? cd_plan_read_levels(a->levels, levels) : 0;
     if (a->kind == 0) {
-        if (a->levels != NULL || a->warmup_steps > 0) {
-            tell(c, "averager.kind", "averager.%s has no effect without averager.kind", a->levels != NULL ? "levels" : "warmup_steps");
+        if (a->levels != NULL || a->warmup_steps > 0 || a->periods.count > 0) {
+            tell(c, "averager.kind", "averager.%s has no effect without averager.kind",
+                 a->levels != NULL ? "levels" : a->warmup_steps > 0 ? "warmup_steps" : "periods");
         }
         return;
     }
+    check_periods(c, a);
     if (a->levels == NULL) {
         tell(c, "averager.levels", "averager.kind needs averager.levels: after how many steps is the model averaged?");
     } else if (count == 0) {
@@ -346,6 +375,62 @@ static bool has_issuer(const cddp_plan *plan, const cddp_plan_collective *collec
     return group == NULL || group->members.count == 0;
 }
 
+static const cddp_op collective_ops[] = {CDDP_OP_ALLREDUCE, CDDP_OP_BROADCAST, CDDP_OP_ALLGATHER, CDDP_OP_BARRIER,
+                                         CDDP_OP_REDUCE_SCATTER, CDDP_OP_REDUCE, CDDP_OP_GATHER, CDDP_OP_SCATTER,
+                                         CDDP_OP_ALLTOALL, CDDP_OP_SEND, CDDP_OP_RECV};
+static const cddp_red_op collective_reductions[] = {CDDP_RED_SUM, CDDP_RED_AVG,  CDDP_RED_PRODUCT, CDDP_RED_MIN,
+                                                    CDDP_RED_MAX, CDDP_RED_BAND, CDDP_RED_BOR,     CDDP_RED_BXOR};
+
+cddp_op cd_plan_op(const cddp_plan_collective *collective)
+{
+    return collective_ops[collective->op];
+}
+
+cddp_red_op cd_plan_reduction(const cddp_plan_collective *collective)
+{
+    return collective_reductions[collective->reduction];
+}
+
+static void check_collective(contradictions *c, const cddp_plan_collective *collective)
+{
+    const cddp_op op = cd_plan_op(collective);
+    const cddp_red_op reduction = cd_plan_reduction(collective);
+    const cddp_dtype dtype = (cddp_dtype)collective->dtype;
+    const bool is_whole = dtype == CDDP_I64 || dtype == CDDP_I32 || dtype == CDDP_U8, is_bitwise = collective->reduction >= 5;
+    const char *word = cddp_red_op_name(reduction);
+    if (!cd_op_is_reduction(op) && reduction != CDDP_RED_SUM) {
+        tell(c, "collective.reduction", "collective.reduction has no effect on %s", cddp_op_name(op));
+    } else if (is_bitwise && !is_whole) {
+        tell(c, "collective.reduction", "collective.reduction = \"%s\" is of whole numbers, and collective.dtype is %s", word, cddp_dtype_name(dtype));
+    } else if (reduction == CDDP_RED_AVG && is_whole) {
+        tell(c, "collective.reduction", "collective.reduction = \"avg\" is of fractions, and collective.dtype is %s", cddp_dtype_name(dtype));
+    } else if (dtype == CDDP_C64 && reduction != CDDP_RED_SUM && reduction != CDDP_RED_AVG) {
+        tell(c, "collective.reduction", "collective.reduction = \"%s\": complex numbers are only added and averaged", word);
+    }
+    if (!collective->in_place && op != CDDP_OP_ALLREDUCE && op != CDDP_OP_REDUCE) {
+        tell(c, "collective.in_place", "collective.in_place has no effect on %s", cddp_op_name(op));
+    }
+    if (op == CDDP_OP_BARRIER && (collective->numel != 5 || dtype != CDDP_F32)) {
+        tell(c, collective->numel != 5 ? "collective.numel" : "collective.dtype", "a barrier has no tensor: drop collective.%s",
+             collective->numel != 5 ? "numel" : "dtype");
+    }
+    if (!cd_op_is_rooted(op) && collective->root != 0) {
+        tell(c, "collective.root", "collective.root has no effect on %s", cddp_op_name(op));
+    }
+    const cddp_plan_group *group = collective->group != NULL ? find_group(c->plan, collective->group) : NULL;
+    const uint64_t members = group != NULL && group->members.count > 0 ? group->members.count : c->plan->world.size;
+    if (cd_op_is_rooted(op) && collective->root >= members) {
+        tell(c, "collective.root", "collective.root = %llu, but the group has %llu ranks", (unsigned long long)collective->root,
+             (unsigned long long)members);
+    }
+    if ((op == CDDP_OP_SEND || op == CDDP_OP_RECV) && collective->ranks.term_count == 0) {
+        tell(c, "collective.op", "collective.op = \"%s\" needs collective.ranks: who %s", cddp_op_name(op), op == CDDP_OP_SEND ? "sends" : "receives");
+    }
+    if ((op == CDDP_OP_SEND || op == CDDP_OP_RECV) && members != 2) {
+        tell(c, "collective.group", "collective.op = \"%s\" needs a group of two ranks: others would not count it among their operations", cddp_op_name(op));
+    }
+}
+
 static void check_groups(contradictions *c)
 {
     const cddp_plan *plan = c->plan;
@@ -372,6 +457,7 @@ static void check_groups(contradictions *c)
         enter(c, "collective", i);
         check_selector(c, "collective.ranks", &collective->ranks, plan->world.size, "world.size");
         check_selector(c, "collective.steps", &collective->steps, plan->settings.train.steps, "train.steps");
+        check_collective(c, collective);
         if (collective->group != NULL && find_group(plan, collective->group) == NULL) {
             tell(c, "collective.group", "collective.group = \"%s\", but no [[group]] is called so", collective->group);
         } else if (!has_issuer(plan, collective)) {

@@ -474,7 +474,7 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     t->allocator = allocator;
     t->tracer = options->tracer;
     t->loss_scale = 1.0;
-    t->optimizer_state.allocator = t->checkpoint.allocator = t->part.allocator = allocator;
+    t->own_numbers.allocator = t->optimizer_state.allocator = t->checkpoint.allocator = t->part.allocator = allocator;
     CD_TRY_OUT(cddp_plan_rank_settings(t->plan, t->rank->rank, &t->settings, err));
     cd_trainer_tell_settings(t);
     cd_trainer_tell_seeds(t);

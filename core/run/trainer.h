@@ -12,6 +12,7 @@
 #include "cddp/ddp.h"
 #include "cddp/registry.h"
 #include "core/model/optim/loss_scaler.h"
+#include "core/oracle/numbers.h"
 #include "core/oracle/oracle.h"
 #include "core/run/blob.h"
 #include "core/run/reference.h"
@@ -44,6 +45,9 @@ typedef struct cd_trainer {
 
     cddp_group *group;        /* of the wrapper */
     cddp_group **groups;      /* (plan->group_count) NULL where this rank is no member */
+    cd_numbers own_numbers;   /* of the program's own collectives, with own_values (own_capacity) that are given to them */
+    double *own_values;
+    size_t own_capacity;
     cd_replica *replica;
     const cddp_hook *hook;    /* NULL: none */
     const cddp_hook *inner_hook; /* what a wrapper wraps; else NULL */

@@ -14,6 +14,7 @@ typedef enum cd_oracle_link {
     CD_LINK_FREE = 8,
     CD_LINK_LAW = 9,
     CD_LINK_STATISTICS = 10,
+    CD_LINK_COLLECTIVE = 11,
     CD_LINK_COUNT
 } cd_oracle_link;
 

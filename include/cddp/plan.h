@@ -90,6 +90,7 @@ typedef struct cddp_plan_hook {
 typedef struct cddp_plan_averager {
     int64_t kind;       /* 0 none, 1 periodic, 2 hierarchical */
     const char *levels; /* "4", or "2:2/4:4/8"; or NULL */
+    cddp_text_list periods; /* "pattern=period" of parameters with a period of their own */
     uint64_t warmup_steps;
 } cddp_plan_averager;
 
@@ -190,11 +191,14 @@ typedef struct cddp_plan_group {
 typedef struct cddp_plan_collective {
     cddp_selector ranks, steps;
     const char *group; /* NULL: the group of the reducer */
-    int64_t op;        /* 0 allreduce, 1 broadcast, 2 allgather, 3 barrier */
+    int64_t op;        /* 0 allreduce, 1 broadcast, 2 allgather, 3 barrier, 4 reduce_scatter, 5 reduce, 6 gather, 7 scatter,
+                       ** 8 alltoall, 9 send, 10 recv */
+    int64_t reduction; /* 0 sum, 1 avg, 2 product, 3 min, 4 max, 5 band, 6 bor, 7 bxor */
+    bool in_place;     /* allreduce, reduce: the result is written over the input */
     int64_t place;     /* 0 before forward, 1 before backward, 2 after backward, 3 after the step */
     uint64_t numel;
     int64_t dtype;     /* cddp_dtype */
-    uint64_t root;
+    uint64_t root; /* also the other rank of a message */
 } cddp_plan_collective;
 
 /* A [[when]] table: at these places the iteration differs. Fields keep CDDP_PLAN_UNSET where not given;

@@ -4,6 +4,7 @@
 
 #include "cddp/backend.h"
 #include "core/base/hash.h"
+#include "core/trace/codes.h"
 #include "core/trace/event.h"
 #include "core/trace/tracer.h"
 
@@ -312,6 +313,7 @@ static void put_update(writer *w)
     operation flag = {CDDP_OP_ALLREDUCE,          CDDP_I32, 1, -1, DIGEST("flag", 0, 0, w->rank + 1),
                       DIGEST("flag sum", 0, 0, 0)};
     finish(w, post(w, &flag), &flag);
+    put_compare(w, CD_LINK_COLLECTIVE, -1);
     PUT(w, stop, NULL, .stop = w->step + 1 == FIXTURE_STEPS);
 }
 

@@ -405,6 +405,19 @@ static bool mutate_coll_input_is_scratch(cddp_event *e)
     return true;
 }
 
+static bool mutate_coll_own_result_wrong(cddp_event *e)
+{
+    if (at(e, CDDP_EV_compare, 2, 1) && e->as.compare.link == CD_LINK_COLLECTIVE) {
+        e->as.compare.bad = 1;
+        e->as.compare.element = 0;
+        e->as.compare.shape = CD_SHAPE_UNEXPLAINED;
+        e->as.compare.expected = cd_f64_bits(6);
+        e->as.compare.actual = cd_f64_bits(5);
+        e->text = "allreduce sum of group 'world': not what its members gave";
+    }
+    return true;
+}
+
 static bool mutate_det_other_bits(cddp_event *e)
 {
     if (e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 15)

@@ -9,8 +9,14 @@
 **     plant_local        rank 1 takes part in the sum and then returns its own bucket
 **     plant_first_only   divides only the first gradient of a bucket
 **     plant_constant     returns the number 7 everywhere
+**     plant_half_sum     declares what fp16_compress does, but sums in f16 and divides afterwards
+**     plant_no_op        declares f16 on the wire and sends f32
+**     plant_last         waits with reducing for the last bucket, and takes the first for it
+**
+** and those of feedback_hooks.c.
 */
 #include "cddp/plugin.h"
+#include "tests/plants/feedback_hooks.h"
 
 #include <stdlib.h>
 
@@ -90,7 +96,7 @@ static cddp_status run_twice(void *self, cddp_grad_bucket *bucket, cddp_group *g
 }
 
 /* A copy of the bucket that takes part in the sum in its place. */
-static cddp_status copy_bucket(plant *p, const cddp_grad_bucket *bucket, cddp_tensor *copy, cddp_error *err)
+static cddp_status copy_bucket(plant *p, const cddp_grad_bucket *bucket, cddp_dtype dtype, cddp_tensor *copy, cddp_error *err)
 {
     const cddp_tensor *buffer = &bucket->buffer;
     const uint32_t i = bucket->index + (bucket->generation > 0 ? BUCKETS_MAX / 2 : 0);
@@ -99,15 +105,15 @@ static cddp_status copy_bucket(plant *p, const cddp_grad_bucket *bucket, cddp_te
     }
     if (p->scratch[i].storage == NULL) {
         const cddp_status status =
-            buffer->device->allocate(buffer->device, buffer->dtype, buffer->sizes[0], &p->scratch[i].storage, err);
+            buffer->device->allocate(buffer->device, dtype, buffer->sizes[0], &p->scratch[i].storage, err);
         if (status != CDDP_OK) {
             return status;
         }
         p->scratch[i].device = buffer->device;
-        p->scratch[i].dtype = buffer->dtype;
+        p->scratch[i].dtype = dtype;
         p->scratch[i].numel = buffer->sizes[0];
     }
-    *copy = cddp_tensor_of(buffer->device, p->scratch[i].storage, 0, buffer->dtype, buffer->sizes, 1);
+    *copy = cddp_tensor_of(buffer->device, p->scratch[i].storage, 0, dtype, buffer->sizes, 1);
     return buffer->device->copy(copy, buffer, NULL, err);
 }
 
@@ -116,7 +122,7 @@ static cddp_status run_local(void *self, cddp_grad_bucket *bucket, cddp_group *g
     cddp_tensor sent = bucket->buffer;
     cddp_status status = bucket->buffer.device->divide(&bucket->buffer, &bucket->buffer, cddp_group_size(group), NULL, err);
     if (status == CDDP_OK && cddp_group_rank(group) == 1) {
-        status = copy_bucket(self, bucket, &sent, err);
+        status = copy_bucket(self, bucket, sent.dtype, &sent, err);
     }
     future->result = bucket->buffer;
     return status == CDDP_OK ? post_sum(bucket, &sent, group, future, err) : status;
@@ -147,16 +153,61 @@ static cddp_status run_constant(void *self, cddp_grad_bucket *bucket, cddp_group
     return post_sum(bucket, &bucket->buffer, group, future, err);
 }
 
-#define PLANT(plant_name, runs)                                                                    \
-    static const cddp_hook plant_name = {.size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = #plant_name, \
-                                         .create = plant_create, .destroy = plant_destroy, .run = runs}
-PLANT(plant_sum, run_sum);
-PLANT(plant_twice, run_twice);
-PLANT(plant_local, run_local);
-PLANT(plant_first_only, run_first_only);
-PLANT(plant_constant, run_constant);
+/* scratch[1]: the half copy's storage. */
+static cddp_status divide_halves(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    const cddp_tensor *buffer = &bucket->buffer;
+    const cddp_tensor half = cddp_tensor_of(buffer->device, (void *)(uintptr_t)future->scratch[1], 0, CDDP_F16, buffer->sizes, 1);
+    future->next = NULL;
+    future->work_count = 0;
+    future->result = *buffer;
+    const cddp_status status = half.device->divide(&half, &half, (int64_t)future->scratch[0], NULL, err);
+    return status == CDDP_OK ? buffer->device->copy(buffer, &half, NULL, err) : status;
+}
 
-static const cddp_hook *const hooks[] = {&plant_sum, &plant_twice, &plant_local, &plant_first_only, &plant_constant, NULL};
+static cddp_status run_half_sum(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    cddp_tensor half;
+    const cddp_status status = copy_bucket(self, bucket, CDDP_F16, &half, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    future->scratch[0] = cddp_group_size(group);
+    future->scratch[1] = (uint64_t)(uintptr_t)half.storage;
+    future->next = divide_halves;
+    return post_sum(bucket, &half, group, future, err);
+}
+
+static cddp_status run_no_op(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    const cddp_tensor *buffer = &bucket->buffer;
+    const cddp_status status = buffer->device->divide(buffer, buffer, cddp_group_size(group), NULL, err);
+    future->result = *buffer;
+    return status == CDDP_OK ? post_sum(bucket, buffer, group, future, err) : status;
+}
+
+static cddp_status run_last(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    future->result = bucket->buffer;
+    return bucket->index == 0 ? run_no_op(self, bucket, group, future, err) : CDDP_OK;
+}
+
+#define PLANT(plant_name, runs, ...)                                                                    \
+    static const cddp_hook plant_name = {.size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = #plant_name, \
+                                         .create = plant_create, .destroy = plant_destroy, .run = runs, __VA_ARGS__}
+PLANT(plant_sum, run_sum, .flags = 0);
+PLANT(plant_twice, run_twice, .flags = 0);
+PLANT(plant_local, run_local, .flags = 0);
+PLANT(plant_first_only, run_first_only, .flags = 0);
+PLANT(plant_constant, run_constant, .flags = 0);
+PLANT(plant_half_sum, run_half_sum, .flags = CDDP_HOOK_LOSSY | CDDP_HOOK_CASTS_FIRST, .wire_dtype = CDDP_DTYPE_BIT(CDDP_F16));
+PLANT(plant_no_op, run_no_op, .flags = CDDP_HOOK_LOSSY, .wire_dtype = CDDP_DTYPE_BIT(CDDP_F16));
+PLANT(plant_last, run_last, .flags = 0);
+
+static const cddp_hook *const hooks[] = {&plant_sum, &plant_twice, &plant_local, &plant_first_only, &plant_constant, &plant_half_sum,
+                                         &plant_no_op, &plant_last, &plant_feedback, &plant_by_index, &plant_forgets, &plant_seed, NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
 const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin), .abi = CDDP_PLUGIN_ABI, .name = "plants", .version = "1",

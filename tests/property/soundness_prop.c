@@ -64,6 +64,12 @@ enum {
     REPLACE,
     STREAMS,
     NORM,
+    COLLECTIVE,
+    REDUCTION,
+    IN_PLACE,
+    PLACE,
+    AVERAGER,
+    PERIODS,
     FEATURES
 };
 
@@ -104,6 +110,12 @@ static const feature features[FEATURES] = {
     [REPLACE] = {"when.0.replace_buffers", {"", "true"}},
     [STREAMS] = {"streams.producers", {"0", "1", "3"}},
     [NORM] = {"model.options", {"", "norm=sync"}},
+    [COLLECTIVE] = {"collective.0.op", {"", "allreduce", "broadcast", "allgather", "reduce_scatter", "reduce", "gather", "alltoall"}},
+    [REDUCTION] = {"collective.0.reduction", {"sum", "avg", "product", "min", "max"}},
+    [IN_PLACE] = {"collective.0.in_place", {"true", "false"}},
+    [PLACE] = {"collective.0.place", {"before_forward", "before_backward", "after_backward", "after_step"}},
+    [AVERAGER] = {"averager.levels", {"", "1", "2", "3"}},
+    [PERIODS] = {"averager.periods", {"", "*weight=2"}},
 };
 
 typedef struct draw {
@@ -133,6 +145,19 @@ static bool makes_sense_beside_hooks(const draw *d)
     if (delays && (!is(d, MODEL, "mlp") || !is(d, MICROS, "1") || is(d, JOIN, "true") || in_backward || !is(d, READY, "engine")))
         return false; /* DEL-03; the trigger's gradient is the last (DEL-05) */
     return true;
+}
+
+/* A collective of the program's own, and a model averager with the hook that makes it worth having. */
+static bool makes_sense_beside_the_reducer(const draw *d)
+{
+    const bool reduces = is(d, COLLECTIVE, "allreduce") || is(d, COLLECTIVE, "reduce_scatter") || is(d, COLLECTIVE, "reduce");
+    if (!reduces && !is(d, REDUCTION, "sum")) return false;
+    if (!is(d, COLLECTIVE, "allreduce") && !is(d, COLLECTIVE, "reduce") && !is(d, IN_PLACE, "true")) return false;
+    if (is(d, COLLECTIVE, "") && !is(d, PLACE, "before_forward")) return false;
+    if (!is(d, COLLECTIVE, "") && is(d, JOIN, "true")) return false; /* ranks without inputs would be missing */
+    if (is(d, DEVICE, "symbol") && !is(d, REDUCTION, "sum") && !is(d, REDUCTION, "avg")) return false; /* forms are linear */
+    if (is(d, AVERAGER, "")) return is(d, PERIODS, "");
+    return !is(d, DEVICE, "symbol") && is(d, STREAMS, "0") && !is(d, JOIN, "true") && !is(d, IN_BACKWARD, "true");
 }
 
 /* The loss computes the objective: the same counts, or counts that are equal everywhere. */
@@ -166,7 +191,7 @@ static bool makes_sense(const draw *d)
     if (is(d, JOIN, "true") && !is(d, OPTIMIZER, "sgd"))
         return false; /* step counters of joined ranks stand still (INT-01) */
     if (is(d, CHOOSER, "fifo") && is(d, READY, "chosen")) return false;
-    return makes_sense_beside_hooks(d) && makes_sense_as_a_loss(d);
+    return makes_sense_beside_hooks(d) && makes_sense_as_a_loss(d) && makes_sense_beside_the_reducer(d);
 }
 
 /* The plan, or NULL when the reader refuses the combination. */
@@ -179,8 +204,8 @@ static cddp_plan *plan_of(const draw *d)
     static const char branches[] = "[[when]]\nranks = \"1%2\"\nbranch = 1\n"; /* odd ranks go another way */
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
-    char text[768], sets[FEATURES + 1][96];
-    const char *list[FEATURES + 1];
+    char text[768], sets[FEATURES + 2][96];
+    const char *list[FEATURES + 2];
     size_t count = 0;
     const bool has_even_steps = is(d, CREATE_GRAPH, "true") || is(d, REPLACE, "true");
     snprintf(text, sizeof text, "schema = 1\ntitle = \"drawn\"\n%s%s%s%s%s%s", is(d, DELAYED, "") ? "" : triggers,
@@ -189,8 +214,10 @@ static cddp_plan *plan_of(const draw *d)
              is(d, BRANCH, "1") ? branches : "");
     snprintf(sets[count++], sizeof sets[0], "world.seed=%llu", (unsigned long long)(d->seed % 1000000));
     for (size_t f = 0; f < FEATURES; f++)
-        if (f != BRANCH && f != CREATE_GRAPH && f != REPLACE && value_of(d, f)[0] != '\0')
+        if (f != BRANCH && f != CREATE_GRAPH && f != REPLACE && (f < REDUCTION || f > PLACE || !is(d, COLLECTIVE, "")) &&
+            value_of(d, f)[0] != '\0')
             snprintf(sets[count++], sizeof sets[0], "%s=%s", features[f].key, value_of(d, f));
+    if (!is(d, AVERAGER, "")) snprintf(sets[count++], sizeof sets[0], "averager.kind=periodic");
     for (size_t i = 0; i < count; i++) list[i] = sets[i];
     cd_reader_options options = {.sets = list, .set_count = count};
     return cd_reader_read_text(&options, "drawn", text, &plan, &err) == CDDP_OK ? plan : NULL;
@@ -265,6 +292,8 @@ static void draw_plan(cd_prng *prng, draw *d)
         if (!cd_prng_chance(prng, 1, 3)) d->level[MIXED] = d->level[REDUCE] = 0;
         if (!cd_prng_chance(prng, 1, 3)) d->level[IN_BACKWARD] = 0;
         if (!cd_prng_chance(prng, 1, 3)) d->level[OBJECTIVE] = 0;
+        if (!cd_prng_chance(prng, 1, 2)) d->level[COLLECTIVE] = d->level[REDUCTION] = d->level[IN_PLACE] = d->level[PLACE] = 0;
+        if (!cd_prng_chance(prng, 1, 3)) d->level[AVERAGER] = d->level[PERIODS] = 0;
         if (cd_prng_chance(prng, 1, 2)) d->level[MODEL] = (uint32_t)cd_prng_below(prng, 4);
     } while (!makes_sense(d));
 }

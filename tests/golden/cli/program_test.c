@@ -203,6 +203,8 @@ static const struct {
     {"[[rank]]\nranks = 1\nmodel.name = \"mlp\"\n[[when]]\nranks = 1\nuses = [\"layers.1=2\"]\n", ":10:1: when.uses: model 'mlp' has no unit 'layers.1'"},
     {"[ddp]\ndelay_all_reduce_named_params = [\"layers.0.*\"]\nparam_to_hook_all_reduce = \"head\"\n", ":7:1: ddp.param_to_hook_all_reduce: model 'chain' has no parameter 'head'"},
     {"[hook]\nname = \"fp16_compress_wrapper\"\ninner = \"powersdg\"\n", ":7:1: there is no comm hook 'powersdg'; did you mean 'powersgd'?"},
+    {"[expect]\nmarks = [\"rebuild\", \"rebuilt\"]\n", ":6:1: there is no coverage mark 'rebuilt'; did you mean 'rebuild'?"},
+    {"[expect]\nmarks = [\"my own mark\"]\n", ":6:1: there is no coverage mark 'my own mark'; a plugin may bring it (--plugin)"},
     {"[expect]\nexercised = [\"I_ORDER\"]\n", ":6:1: there is no check 'I_ORDER'; did you mean 'I-ORDER'?"},
     {"[expect]\nverdict = \"findings\"\n[[expect.finding]]\ncheck = \"my own check\"\n", ":8:1: there is no check 'my own check'; a plugin may bring it"},
 };
