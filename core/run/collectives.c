@@ -297,6 +297,7 @@ static cddp_status run_on_tensor(cd_trainer *t, const own *c, cddp_group *group,
     }
     CD_TRY_OUT(cddp_group_post(group, &call, &work, err));
     CD_TRY_OUT(cddp_work_wait(work, 0, err));
+    CD_TRY_OUT(cd_streams_settle(&t->streams, err)); /* before its memory is given back */
     CD_TRY_OUT(judge_values(t, c, &output, err));
 out:
     device->release(device, c->dtype, total, storage);

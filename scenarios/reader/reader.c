@@ -75,12 +75,13 @@ static void complain(reader *r, place at, const char *format, ...)
 
 /* ---- collecting ---- */
 
-/* "when[2].sync" apart: the table without its index, the index, the field. Keys hold no bracket (toml_shim.h). */
+/* "when[2].sync" apart: the table without indices, the first index, the field. Keys hold no bracket (toml_shim.h). */
 typedef struct key_path {
     char table[PATH_BYTES_MAX];
     char field[PATH_BYTES_MAX];
     int64_t index;  /* -1: not in a table that repeats */
     size_t indexed; /* bytes of the name that bears the index: 4 in "rank[0].ddp", 8 in "rank.ddp[0]" */
+    bool is_nested; /* one table that repeats within another, "rank[0].ddp[0]": there is none such */
 } key_path;
 
 static bool path_split(const char *path, key_path *out)
@@ -98,6 +99,11 @@ static bool path_split(const char *path, key_path *out)
         out->indexed = (size_t)(bracket - whole);
         out->index = strtoll(bracket + 1, &end, 10);
         memmove(bracket, end + 1, strlen(end + 1) + 1);
+    }
+    out->is_nested = bracket != NULL && strchr(bracket, '[') != NULL;
+    while (out->is_nested && (bracket = strchr(bracket, '[')) != NULL) {
+        const char *end = strchr(bracket, ']') + 1;
+        memmove(bracket, end, strlen(end) + 1);
     }
     char *dot = strrchr(whole, '.');
     memcpy(out->field, dot != NULL ? dot + 1 : whole, strlen(dot != NULL ? dot + 1 : whole) + 1);
@@ -140,7 +146,7 @@ static void visit_element(reader *r, const cd_toml_table *table, const char *nam
     const cd_key_scope scope = item_scope(name);
     if (scope == CD_SCOPE_COUNT) {
         const char *near = cd_key_nearest_table(name);
-        if (table_is_known(name)) {
+        if (table_is_known(strncmp(name, "rank.", 5) == 0 ? name + 5 : name)) {
             complain(r, at, "[[%s]] may not be repeated: write it once, with single brackets", name);
         } else if (near != NULL) {
             const bool repeats = item_scope(near) != CD_SCOPE_COUNT;
@@ -363,13 +369,13 @@ static void apply_leaf(reader *r, const cd_toml_leaf *leaf)
         return;
     }
     if (strncmp(path.table, "rank", 4) == 0 && (path.table[4] == '\0' || path.table[4] == '.')) {
-        if (path.index >= 0 && path.indexed == strlen("rank") && !path_is_ranks(&path)) {
+        if (path.index >= 0 && path.indexed == strlen("rank") && !path.is_nested && !path_is_ranks(&path)) {
             apply_rank_leaf(r, leaf, &path);
         }
         return;
     }
     const bool repeats = item_scope(path.table) != CD_SCOPE_COUNT;
-    const bool is_element = path.index >= 0 && path.indexed == strlen(path.table);
+    const bool is_element = path.index >= 0 && path.indexed == strlen(path.table) && !path.is_nested;
     if (repeats != is_element || (!repeats && path.index >= 0) || !table_is_known(path.table)) {
         return; /* the table itself was complained about */
     }

@@ -156,6 +156,7 @@ static bool makes_sense_beside_the_reducer(const draw *d)
     if (is(d, COLLECTIVE, "") && !is(d, PLACE, "before_forward")) return false;
     if (!is(d, COLLECTIVE, "") && is(d, JOIN, "true")) return false; /* ranks without inputs would be missing */
     if (is(d, DEVICE, "symbol") && !is(d, REDUCTION, "sum") && !is(d, REDUCTION, "avg")) return false; /* forms are linear */
+    if (is(d, MODEL, "params") && !is(d, PERIODS, "")) return false; /* they have no weight */
     if (is(d, AVERAGER, "")) return is(d, PERIODS, "");
     return !is(d, DEVICE, "symbol") && is(d, STREAMS, "0") && !is(d, JOIN, "true") && !is(d, IN_BACKWARD, "true");
 }

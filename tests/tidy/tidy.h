@@ -55,6 +55,7 @@ void tidy_check_tags(const tidy_tree *tree, tidy_report *report);      /* rule t
 void tidy_check_shown(const tidy_tree *tree, tidy_report *report);     /* upstream's tests and observations are cited */
 void tidy_check_spdx(const tidy_tree *tree, tidy_report *report);      /* the licence line */
 void tidy_check_leftovers(const tidy_tree *tree, tidy_report *report); /* deferred work, code commented out by #if 0 */
+void tidy_check_marks(const tidy_tree *tree, tidy_report *report);     /* core/run/marks.def has those that are told, and no others */
 void tidy_check_pairs(const tidy_tree *tree, tidy_report *report);     /* every check has a mutant */
 void tidy_check_constructors(const tidy_tree *tree, tidy_report *report); /* each one's memory runs out somewhere */
 void tidy_check_fences(const tidy_tree *tree, tidy_report *report);    /* blocks of Markdown files that nobody closes */

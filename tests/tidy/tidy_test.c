@@ -15,7 +15,7 @@ static const struct {
     {"names", tidy_check_names},     {"globals", tidy_check_globals},       {"macros", tidy_check_macros},
     {"notes", tidy_check_notes},     {"tags", tidy_check_tags},             {"SPDX lines", tidy_check_spdx},
     {"leftovers", tidy_check_leftovers}, {"pairs", tidy_check_pairs},       {"links", tidy_check_links},
-    {"fences", tidy_check_fences},   {"shown", tidy_check_shown},             {"reads", tidy_check_reads},           {"constructors", tidy_check_constructors},
+    {"fences", tidy_check_fences},   {"shown", tidy_check_shown},             {"reads", tidy_check_reads}, {"marks", tidy_check_marks},           {"constructors", tidy_check_constructors},
 };
 #define RULE_COUNT (sizeof rules / sizeof rules[0])
 
@@ -39,6 +39,8 @@ static void run_plants(tidy_rule_fn rule, const plant *plants, size_t count)
         tidy_tree_add(&tree, "tests/unit/core/ddp/a_test.c", SPDX "/* TI-A-01 */");
         tidy_tree_add(&tree, "docs/invariants.md", "## I-ORDER\n");
         tidy_tree_add(&tree, "tests/mutants/trace_mutants.def", SPDX "\nTRACE_MUTANT(order, other_count, 2)");
+        tidy_tree_add(&tree, "core/run/marks.def", SPDX "\nCD_MARK(rebuild, \"…\")");
+        tidy_tree_add(&tree, "core/run/tap.c", SPDX "static void count(cd_tap *tap)\n{\n    count_mark(tap, \"rebuild\");\n}\n");
         tidy_tree_add(&tree, plants[i].path, plants[i].text);
         rule(&tree, &report);
         if (plants[i].reported == NULL) {
@@ -168,6 +170,26 @@ TEST(tidy, sees_checks_that_nobody_has_seen_fire)
            {"core/check/checks.def", "\nCD_CHECK(order, \"I-ORDER\")\n", NULL});
 }
 
+TEST(tidy, sees_marks_that_the_language_does_not_know)
+{
+    PLANTS(tidy_check_marks, {"core/ddp/a.c", "CD_EMIT(r->tracer, mark, \"rebuilt\", .value = 1);", "core/ddp/a.c:1: tells the mark rebuilt"},
+           {"core/hooks/a.c", "\ncddp_tracer_mark(s->tracer, \"rebuilt\", 1);", "core/hooks/a.c:2: tells the mark rebuilt"},
+           {"core/run/a.c", "cd_trainer_tell_mark(t, \"rebuild\", 1);", NULL}, {"core/run/a.c", "f(name); /* _mark(t, \"rebuilt\") */", NULL});
+}
+
+TEST(tidy, sees_marks_that_nobody_tells)
+{
+    tidy_tree tree = {0};
+    tidy_report report = {0};
+    tidy_tree_add(&tree, "core/run/marks.def", SPDX "\nCD_MARK(rebuild, \"…\")");
+    tidy_tree_add(&tree, "core/run/a.c", SPDX "/* rebuild */ count_mark(tap, \"rebuild_later\");");
+    tidy_check_marks(&tree, &report);
+    assert_int_equal(report.count, 2);
+    assert_non_null(strstr(report.text, "the mark rebuild is told by nobody"));
+    tidy_report_free(&report);
+    tidy_tree_free(&tree);
+}
+
 TEST(tidy, sees_reads_of_other_ranks_that_nobody_explained)
 {
     PLANTS(tidy_check_reads, {"core/ddp/a.c", "int *x = c->host;", "core/ddp/a.c:1: reads host 1 times, of which tests/tidy/reads.def explains 0"},
@@ -251,5 +273,6 @@ TEST_MAIN(ROW(tidy, sees_includes_and_links_that_go_upwards), ROW(tidy, sees_sys
           ROW(tidy, sees_tags_and_invariants_without_an_entry), ROW(tidy, sees_upstreams_tests_that_nothing_shows), ROW(tidy, sees_missing_licence_lines),
           ROW(tidy, sees_deferred_work), ROW(tidy, sees_checks_that_nobody_has_seen_fire),
           ROW(tidy, sees_links_into_nowhere), ROW(tidy, sees_blocks_that_nobody_closes),
+          ROW(tidy, sees_marks_that_the_language_does_not_know), ROW(tidy, sees_marks_that_nobody_tells),
           ROW(tidy, sees_reads_of_other_ranks_that_nobody_explained), ROW(tidy, sees_constructors_that_nobody_has_starved),
           ROW(tidy, sees_rows_of_constructors_that_show_nothing), ROW(tidy, the_tree_obeys))

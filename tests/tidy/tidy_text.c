@@ -222,6 +222,49 @@ void tidy_check_pairs(const tidy_tree *tree, tidy_report *report)
     }
 }
 
+/* ---- coverage marks ---- */
+
+static bool is_told_in(const tidy_file *f, const char *mark, size_t length)
+{
+    static const char *const tellers[] = {"tell_mark(t, \"", "tracer_mark(s->tracer, \"", "tracer, mark, \"", "count_mark(tap, \""};
+    for (size_t i = 0; i < sizeof tellers / sizeof tellers[0]; i++)
+        for (const char *at = f->text; (at = strstr(at, tellers[i])) != NULL; at++) {
+            const char *name = at + strlen(tellers[i]);
+            if (strncmp(name, mark, length) == 0 && name[length] == '"') return true;
+        }
+    return false;
+}
+
+static void check_told_marks(const tidy_file *f, const tidy_file *marks, tidy_report *report)
+{
+    static const char *const tellers[] = {"_mark(", ", mark, "};
+    for (size_t i = 0; i < sizeof tellers / sizeof tellers[0]; i++)
+        for (const char *at = f->text; (at = strstr(at, tellers[i])) != NULL; at++) {
+            const char *name = at + strcspn(at, "\"\n;?"); /* what is told by a variable was told before */
+            char row[96];
+            if (name[0] != '"' || f->code[at - f->text] == ' ') continue;
+            name++;
+            snprintf(row, sizeof row, "\nCD_MARK(%.*s,", (int)strcspn(name, "\""), name);
+            if (strstr(marks->text, row) == NULL)
+                tidy_report_add(report, f, name, "tells the mark %.*s, which core/run/marks.def does not have", (int)strcspn(name, "\""), name);
+        }
+}
+
+void tidy_check_marks(const tidy_tree *tree, tidy_report *report)
+{
+    const tidy_file *marks = tidy_tree_find(tree, "core/run/marks.def");
+    if (marks == NULL) return;
+    for (size_t i = 0; i < tree->count; i++)
+        if (tidy_is_c(tree->files[i].path) && tidy_is_under(tree->files[i].path, "core")) check_told_marks(&tree->files[i], marks, report);
+    for (const char *at = marks->text; (at = strstr(at, "\nCD_MARK(")) != NULL; at++) {
+        const char *name = at + strlen("\nCD_MARK(");
+        bool told = false;
+        for (size_t i = 0; !told && i < tree->count; i++)
+            told = tidy_is_c(tree->files[i].path) && is_told_in(&tree->files[i], name, strcspn(name, ","));
+        if (!told) tidy_report_add(report, marks, at + 1, "the mark %.*s is told by nobody", (int)strcspn(name, ","), name);
+    }
+}
+
 /* ---- links ---- */
 
 /* Joins the folder of `from` and a relative link, taking "../" back; fragments are cut. */

@@ -453,6 +453,23 @@ TEST(fault, the_same_seed_strikes_in_the_same_way)
     assert_true(results_of("fault:seed=9,corrupt=1,from=3:sim") == clean);
 }
 
+TEST(fault, every_plant_changes_a_result_and_repeats_itself)
+{
+    static const char *const words[] = {"alias", "slot", "early", "root"}; /* what three sums in place can show */
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        char spec[64], later[64];
+        cd_test_row("%s", words[i]);
+        snprintf(spec, sizeof spec, "fault:plant=%s:sim", words[i]);
+        snprintf(later, sizeof later, "fault:plant=%s,from=3:sim", words[i]);
+        assert_true(results_of(spec) != results_of("sim"));
+        assert_true(results_of(spec) == results_of(spec));
+        assert_true(results_of(later) == results_of("sim"));
+    }
+    assert_true(results_of("fault:plant=tail:sim") == results_of("sim"));    /* sixteen are whole fours */
+    assert_true(results_of("fault:plant=divisor:sim") == results_of("sim")); /* nothing is averaged */
+    assert_true(results_of("fault:plant=scratch:sim") == results_of("sim")); /* nothing goes elsewhere */
+}
+
 TEST(fault, a_lost_operation_and_a_death_end_with_words)
 {
     trial lost = {.spec = "fault:drop=1,rank=1,from=1:sim", .size = RANKS, .body = three_sums, .timeout_ns = 1000000};
@@ -555,6 +572,8 @@ TEST(spec, says_where_and_what_was_meant)
         {"fault:drop=1.1:gloo", "character 12: drop= needs a number from 0 to 1"},
         {"fault:drop=0.0000001:gloo", "character 12: drop= needs a number from 0 to 1 with at most six digits"},
         {"fault:drop=0.1gloo", "character 12: drop= needs"},
+        {"fault:plant=tial:gloo", "character 13: plant= needs one of divisor op alias"},
+        {"fault:plant=op,rank=1:gloo", "plant=op is a mistake of all ranks: drop rank="},
         {"fault:delay=5:gloo", "character 13: delay= needs a time with its unit"},
         {"fault:delay=2h:gloo", "character 13: delay= needs a time with its unit"},
         {"fault:die=3:gloo", "character 11: die= needs a rank and an operation"},
@@ -658,6 +677,7 @@ TEST_MAIN(ROW(composition, every_kind_and_nesting_passes_the_battery), ROW(compo
           ROW(check, finds_the_same_afterwards), ROW(check, tells_the_number_of_an_operation_after_five_hundred_good_ones),
           ROW(composition, whoever_does_not_come_is_named_by_everybody_who_came), ROW(check, what_is_found_at_the_end_is_not_lost),
           ROW(check, names_the_rank_whose_result_was_corrupted), ROW(fault, the_same_seed_strikes_in_the_same_way),
+          ROW(fault, every_plant_changes_a_result_and_repeats_itself),
           ROW(fault, a_lost_operation_and_a_death_end_with_words),
           ROW(composition, works_may_be_waited_for_in_any_order), ROW(spec, says_where_and_what_was_meant),
           ROW(composition, refuses_a_backend_that_cannot_serve), ROW(composition, a_steady_state_allocates_nothing))
