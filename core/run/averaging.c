@@ -20,6 +20,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/pattern.h"
 #include "core/hooks/averager.h"
 #include "core/hooks/host.h"
 #include "core/oracle/numbers.h"

@@ -123,7 +123,14 @@ static void give_company(cddp_plan *plan, const cd_key_row *row)
     cddp_error err = CDDP_ERROR_INIT;
     const bool meets = strcmp(row->table, "agent") == 0 ||
                        (strcmp(row->table, "rendezvous") == 0 && strcmp(row->field, "enable") != 0);
+    const bool joins = strcmp(row->table, "join") == 0 && strcmp(row->field, "enable") != 0;
+    const bool takes_time = strcmp(row->table, "network") == 0 && strcmp(row->field, "transport") != 0;
+    const bool is_averager = strcmp(row->table, "averager") == 0 && strcmp(row->field, "kind") != 0;
     if (meets) assert_ok(cddp_plan_set(plan, "rendezvous.enable", "true", &err), &err);
+    if (joins) assert_ok(cddp_plan_set(plan, "join.enable", "true", &err), &err);
+    if (takes_time) assert_ok(cddp_plan_set(plan, "network.transport", "messages", &err), &err);
+    if (is_averager) assert_ok(cddp_plan_set(plan, "averager.kind", "periodic", &err), &err);
+    if (is_averager && strcmp(row->field, "levels") != 0) assert_ok(cddp_plan_set(plan, "averager.levels", "4", &err), &err);
 }
 
 static bool is_schema(const cd_key_row *row) { return strcmp(row->field, "schema") == 0; }
