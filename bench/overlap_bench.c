@@ -2,10 +2,12 @@
 /* What of the communication the reducer leaves exposed: ResNet-50's list, a backward that computes for a given time per
 ** tensor (it sleeps until that time, so that the transport has the processors), real processes.
 **
-** Every round measures each bucket's all-reduce alone, then the same buckets posted by hand at the times at which they
-** would be full, as they are and divided by hand before, then DDP with gradient views and with copies. The ideal pipeline
-** begins a bucket when it is full and the one before it has ended, takes the time that the bucket took alone, and computes
-** nothing besides; what it has left at the end of backward is exposed. For DDP with copies the ideal copies all gradients
+** Every round measures each bucket's all-reduce alone, once with the rank idle besides and once while another thread of it wakes as
+** often as the computation does, then the same buckets posted by hand at the times at which they would be full, as they are and divided
+** by hand before, then DDP with gradient views and with copies. The ideal pipeline begins a bucket when it is full and the one before it
+** has ended, takes the time that the bucket took alone, beside the computation's wakes while it computes and idle afterwards, and computes
+** nothing besides; what it has left at the end of backward is exposed. (A wake displaces the transport's threads: were they not in the
+** ideal, no pipeline could have its conditions.) For DDP with copies the ideal copies all gradients
 ** back then, as PyTorch does. The limit for DDP is 1.1 times the ideal. Ratios are of one round; quote their medians. Three computations: half as long as the
 ** communication, as long, twice as long.
 **
@@ -22,6 +24,8 @@
 #include "core/base/os.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,12 +48,14 @@ typedef struct rank_side {
     bench_replica replicas[2]; /* with views, with copies */
     bench_slab slab;
     uint32_t full_after[BENCH_PARAMETERS_MAX]; /* how many tensors are ready when bucket b is full */
-    double alone_ns[BENCH_PARAMETERS_MAX + 1]; /* one more travels with them: processor_ns */
+    double alone_ns[BENCH_PARAMETERS_MAX];  /* of bucket b, with the rank idle besides */
+    double beside_ns[BENCH_PARAMETERS_MAX]; /* of bucket b, while a thread wakes as the computation does */
     double processor_ns; /* of a rank, for all buckets and for dividing them; 0: not to be told from waiting */
     bool waits_busily;
     double slice_ns; /* of computation per tensor */
     double exposed[PHASE_COUNT + 1][ROUNDS_MAX]; /* in us; the last: of the ideal pipeline */
     double crowded[ROUNDS_MAX];                  /* in us: what the processors leave at least */
+    double alone[ROUNDS_MAX], beside[ROUNDS_MAX]; /* in us: of all buckets */
     double ratio[PHASE_COUNT][ROUNDS_MAX];
     int missed, open; /* how often DDP did not keep the limit; not counted as missed because nobody could */
 } rank_side;
@@ -79,12 +85,10 @@ static double processor_now_ns(void)
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
-/* One all-reduce after the other; the mean of both ranks, so that both compute for the same time. */
-static cddp_status measure_alone(rank_side *r, double compute, cddp_error *err)
+/* One all-reduce after the other. */
+static cddp_status measure_each(const rank_side *r, double *each_ns, double *processor_ns, cddp_error *err)
 {
-    int64_t at = 0, numel = r->slab.count + 1;
-    cddp_work *averaging = NULL;
-    double total_ns = 0, *const processor_ns = &r->alone_ns[r->slab.count];
+    int64_t at = 0;
     *processor_ns = 0;
     for (uint32_t b = 0; b < r->slab.count; b++) {
         cddp_work *work = NULL;
@@ -93,30 +97,79 @@ static cddp_status measure_alone(rank_side *r, double compute, cddp_error *err)
         const double taken = processor_now_ns();
         BENCH_TRY(bench_slab_post(&r->slab, r->group, b, at, &work, err));
         BENCH_TRY(cddp_work_wait(work, 0, err));
-        r->alone_ns[b] = (double)(cd_os_now_ns() - start);
+        each_ns[b] = (double)(cd_os_now_ns() - start);
         *processor_ns += processor_now_ns() - taken;
         at += r->slab.sizes[b];
     }
+    return CDDP_OK;
+}
+
+/* The mean of both ranks, so that both compute for the same time. */
+static cddp_status average(const rank_side *r, double *values, int64_t count, cddp_error *err)
+{
+    cddp_work *work = NULL;
+    cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), values, 0, CDDP_F64, &count, 1);
+    BENCH_TRY(cddp_group_allreduce(r->group, &t, CDDP_RED_AVG, &work, err));
+    return cddp_work_wait(work, 0, err);
+}
+
+static double sum_us(const double *values_ns, uint32_t count)
+{
+    double sum = 0;
+    for (uint32_t b = 0; b < count; b++) sum += values_ns[b];
+    return sum / 1e3;
+}
+
+static cddp_status measure_alone(rank_side *r, double compute, cddp_error *err)
+{
+    double processor_ns = 0;
+    BENCH_TRY(measure_each(r, r->alone_ns, &processor_ns, err));
     const double taken = processor_now_ns();
     BENCH_TRY(cddp_device_cpu()->multiply_reciprocal(&r->slab.all, &r->slab.all, cddp_group_size(r->group), NULL, err));
-    *processor_ns += processor_now_ns() - taken;
-    cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), r->alone_ns, 0, CDDP_F64, &numel, 1);
-    BENCH_TRY(cddp_group_allreduce(r->group, &t, CDDP_RED_AVG, &averaging, err));
-    BENCH_TRY(cddp_work_wait(averaging, 0, err));
-    for (uint32_t b = 0; b < r->slab.count; b++) total_ns += r->alone_ns[b];
-    r->processor_ns = r->waits_busily ? 0 : *processor_ns;
-    r->slice_ns = compute * total_ns / (double)r->b->list->count;
+    processor_ns += processor_now_ns() - taken;
+    BENCH_TRY(average(r, r->alone_ns, r->slab.count, err));
+    BENCH_TRY(average(r, &processor_ns, 1, err));
+    r->processor_ns = r->waits_busily ? 0 : processor_ns;
+    r->slice_ns = compute * 1e3 * sum_us(r->alone_ns, r->slab.count) / (double)r->b->list->count;
     return CDDP_OK;
+}
+
+typedef struct wakes {
+    double slice_ns;
+    atomic_bool over;
+} wakes;
+
+static void *wake_often(void *argument)
+{
+    wakes *w = argument;
+    const uint64_t start = cd_os_now_ns();
+    for (uint64_t i = 1; !atomic_load(&w->over); i++) sleep_until(start + (uint64_t)((double)i * w->slice_ns));
+    return NULL;
+}
+
+static cddp_status measure_beside(rank_side *r, cddp_error *err)
+{
+    wakes w = {.slice_ns = r->slice_ns};
+    double processor_ns;
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, wake_often, &w) != 0) return CDDP_E_LIMIT;
+    const cddp_status status = measure_each(r, r->beside_ns, &processor_ns, err);
+    atomic_store(&w.over, true);
+    pthread_join(thread, NULL);
+    BENCH_TRY(status);
+    return average(r, r->beside_ns, r->slab.count, err);
 }
 
 static double ideal_exposed_us(const rank_side *r)
 {
+    const double computed = (double)r->b->list->count * r->slice_ns;
     double end = 0;
     for (uint32_t b = 0; b < r->slab.count; b++) {
-        const double full = r->full_after[b] * r->slice_ns;
-        end = (full > end ? full : end) + r->alone_ns[b];
+        const double full = r->full_after[b] * r->slice_ns, start = full > end ? full : end, beside = r->beside_ns[b];
+        const double left = computed > start ? computed - start : 0; /* of the computation */
+        end = beside <= left ? start + beside : start + left + (1 - left / beside) * r->alone_ns[b];
     }
-    return (end - (double)r->b->list->count * r->slice_ns) / 1e3;
+    return (end - computed) / 1e3;
 }
 
 /* What is left when computation ends because the processors were not faster. */
@@ -182,6 +235,9 @@ static cddp_status measure(rank_side *r, double compute, cddp_error *err)
     const int rounds = r->b->rounds;
     for (int round = 0; round < rounds; round++) {
         BENCH_TRY(measure_alone(r, compute, err));
+        BENCH_TRY(measure_beside(r, err));
+        r->alone[round] = sum_us(r->alone_ns, r->slab.count);
+        r->beside[round] = sum_us(r->beside_ns, r->slab.count);
         const double pipeline = r->exposed[PHASE_COUNT][round] = ideal_exposed_us(r), crowded = r->crowded[round] = crowded_exposed_us(r);
         const double ideal = crowded > pipeline ? crowded : pipeline, copying = copy_back_us(r);
         for (int k = 0; k < PHASE_COUNT; k++) {
@@ -195,6 +251,7 @@ static cddp_status measure(rank_side *r, double compute, cddp_error *err)
     for (int k = 0; k < PHASE_COUNT; k++) times[k] = bench_median(r->ratio[k], rounds);
     const double crowded = bench_median(r->crowded, rounds), pipeline = bench_median(r->exposed[PHASE_COUNT], rounds);
     printf("computing %.1f times as long as communicating: the ideal pipeline leaves %.1f us exposed\n", compute, pipeline);
+    printf("  all buckets one by one: %.1f us, %.1f us beside the computation's wakes\n", bench_median(r->alone, rounds), bench_median(r->beside, rounds));
     if (crowded > pipeline) printf("  %u processors leave at least %.1f us\n", cd_os_core_count(), crowded);
     for (int k = 0; k < PHASE_COUNT; k++) {
         const bool is_ddp = k == DDP_VIEWS || k == DDP_COPIES, kept = times[k] <= TIMES_MAX, open = !kept && times[DIVIDED_BY_HAND] > TIMES_MAX;
