@@ -88,6 +88,14 @@ static cddp_status report_to_launcher(cddp_member_world *w, cddp_error *err)
     return CDDP_OK;
 }
 
+/* What a shelter asks. An mpiexec that is killed while it starts can leave its proxy behind, which then waits for shelters that would wait
+** for it. */
+static bool is_judged(void *argument)
+{
+    const cddp_member_world *w = argument;
+    return cd_process_hub_answers(w->address);
+}
+
 /* Returns only when the launcher could not be reached. */
 static cddp_status member_launch(void *world, cddp_rank_fn program, void *argument, cddp_rank_result *results,
                                  cddp_error *err)
@@ -96,7 +104,7 @@ static cddp_status member_launch(void *world, cddp_rank_fn program, void *argume
     pthread_t listener;
     cddp_error error = CDDP_ERROR_INIT;
     (void)results;
-    if (w->options.shelter) CD_TRY(cd_os_shelter(err));
+    if (w->options.shelter) CD_TRY(cd_os_shelter(is_judged, w, err));
     CD_TRY(report_to_launcher(w, err));
     if (pthread_create(&listener, NULL, listen_to_launcher, w) != 0)
         return cd_fail(err, CDDP_E_LIMIT, "cannot start a thread");

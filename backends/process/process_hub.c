@@ -20,6 +20,7 @@
 #define SECRET_BYTES 16
 #define WAITING_MAX 64
 #define HELLO_PATIENCE_NS UINT64_C(5000000000)
+#define ANSWER_PATIENCE_NS UINT64_C(3000000000) /* of a host that says nothing at all */
 
 typedef struct hello_record {
     uint32_t magic;
@@ -63,6 +64,11 @@ cddp_status cd_process_hub_open(const char *host, cd_process_hub **hub, cddp_err
     for (int i = 0; i < WAITING_MAX; i++) h->waiting[i].fd = -1;
     CD_TRY_OUT(make_secret(h->secret, err));
     CD_TRY_OUT(cd_tcp_listen(host, 0, &h->fd, &port, err));
+    /* A launcher that outlived us would hold it open, and the hub would seem to answer. */
+    if (fcntl(h->fd, F_SETFD, FD_CLOEXEC) != 0) {
+        status = cd_fail(err, CDDP_E_IO, "cannot keep the hub from the launcher: %s", strerror(errno));
+        goto out;
+    }
     int n = snprintf(h->address, sizeof h->address, "%s:%u/", host, (unsigned)port);
     if (n < 0 || (size_t)n + 2 * SECRET_BYTES >= sizeof h->address) {
         status = cd_fail(err, CDDP_E_ARG, "the host name '%.60s…' of the hub is too long", host);
@@ -179,12 +185,24 @@ static cddp_status parse(const char *address, char *host, size_t host_bytes, uin
 static cddp_status connect_one(const char *host, uint16_t port, const hello_record *record, uint64_t deadline_ns,
                                int *fd, cddp_error *err)
 {
-    CD_TRY(cd_tcp_connect(host, port, deadline_ns, fd, err));
+    CD_TRY(cd_tcp_connect_once(host, port, deadline_ns, fd, err));
     CD_TRY(cd_tcp_write(*fd, record, sizeof *record, deadline_ns, err));
     int flags = fcntl(*fd, F_GETFL);
     if (flags < 0 || fcntl(*fd, F_SETFL, flags & ~O_NONBLOCK) != 0)
         return cd_fail(err, CDDP_E_IO, "cannot wait on a socket: %s", strerror(errno));
     return CDDP_OK;
+}
+
+bool cd_process_hub_answers(const char *address)
+{
+    char host[CD_PROCESS_HUB_ADDRESS_BYTES];
+    unsigned char secret[SECRET_BYTES];
+    uint16_t port = 0;
+    int fd = -1;
+    if (parse(address, host, sizeof host, &port, secret, NULL) != CDDP_OK) return false;
+    if (cd_tcp_connect_once(host, port, cd_os_now_ns() + ANSWER_PATIENCE_NS, &fd, NULL) != CDDP_OK) return false;
+    close(fd); /* the hub drops who says nothing */
+    return true;
 }
 
 cddp_status cd_process_hub_join(const char *address, const cd_process_hello *who, uint64_t timeout_ns, int *fds,

@@ -41,6 +41,9 @@ uint32_t cd_process_hub_dropped_count(const cd_process_hub *hub);
 cddp_status cd_process_hub_take(cd_process_hub *hub, cd_process_hello *hello, int *fd, bool *found,
                                 cddp_error *err) CDDP_MUST_CHECK;
 
-/* The rank's side: fds[CD_OS_PIPE_COUNT] are blocking connections. */
+/* Is there still somebody who listens at this address? blocks: for three seconds where its host says nothing. */
+bool cd_process_hub_answers(const char *address);
+
+/* The rank's side: fds[CD_OS_PIPE_COUNT] are blocking connections. A hub is there before its ranks are: one that is not has gone. */
 cddp_status cd_process_hub_join(const char *address, const cd_process_hello *who, uint64_t timeout_ns, int *fds,
                                 cddp_error *err) CDDP_MUST_CHECK;

@@ -99,7 +99,7 @@ static int connect_once(const struct addrinfo *a, uint64_t deadline_ns, int *rea
     return -1;
 }
 
-cddp_status cd_tcp_connect(const char *host, uint16_t port, uint64_t deadline_ns, int *fd, cddp_error *err)
+static cddp_status connect_to(const char *host, uint16_t port, bool may_come_later, uint64_t deadline_ns, int *fd, cddp_error *err)
 {
     struct addrinfo *found = NULL;
     CD_TRY(resolve(host, port, false, &found, err));
@@ -107,7 +107,7 @@ cddp_status cd_tcp_connect(const char *host, uint16_t port, uint64_t deadline_ns
     for (;;) {
         for (struct addrinfo *a = found; a != NULL && s < 0; a = a->ai_next) s = connect_once(a, deadline_ns, &reason);
         /* Nobody listens yet: rank 0 may still be starting. Anything else will not get better. */
-        bool may_come = reason == ECONNREFUSED || reason == ECONNRESET;
+        bool may_come = may_come_later && (reason == ECONNREFUSED || reason == ECONNRESET);
         if (s >= 0 || !may_come || milliseconds_to(deadline_ns) == 0) break;
         cd_os_sleep_ns(5000000);
     }
@@ -117,6 +117,16 @@ cddp_status cd_tcp_connect(const char *host, uint16_t port, uint64_t deadline_ns
                        "cannot reach the rendezvous at %s:%u: %s", host, (unsigned)port, strerror(reason));
     *fd = s;
     return CDDP_OK;
+}
+
+cddp_status cd_tcp_connect(const char *host, uint16_t port, uint64_t deadline_ns, int *fd, cddp_error *err)
+{
+    return connect_to(host, port, true, deadline_ns, fd, err);
+}
+
+cddp_status cd_tcp_connect_once(const char *host, uint16_t port, uint64_t deadline_ns, int *fd, cddp_error *err)
+{
+    return connect_to(host, port, false, deadline_ns, fd, err);
 }
 
 static cddp_status wait_for(int fd, short events, uint64_t deadline_ns, cddp_error *err)

@@ -51,8 +51,8 @@ void cd_os_child_kill(cd_os_child *child);
 ** offers that (Linux). Both have the same stdout and stderr. */
 cddp_status cd_os_fork(int64_t *process, cddp_error *err) CDDP_MUST_CHECK;
 /* Goes on in a child of this process, which dies with it where the system offers that (Linux). This process returns never:
-** it ends when the child ended well, else only when whoever started it has gone. */
-cddp_status cd_os_shelter(cddp_error *err) CDDP_MUST_CHECK;
+** it ends when the child ended well, else only when whoever started it has gone, or is_wanted, which it asks ten times a second, says no. */
+cddp_status cd_os_shelter(bool (*is_wanted)(void *context), void *context, cddp_error *err) CDDP_MUST_CHECK;
 /* Is a process of this machine stopped (SIGSTOP)? False where the system does not tell (elsewhere than on Linux). */
 bool cd_os_process_is_stopped(int64_t process);
 /* Has it ended? Then *exit_code, or *signal_number when a signal ended it. Never blocks. True for a child that

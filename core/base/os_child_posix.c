@@ -153,7 +153,7 @@ cddp_status cd_os_fork(int64_t *process, cddp_error *err)
     return CDDP_OK;
 }
 
-cddp_status cd_os_shelter(cddp_error *err)
+cddp_status cd_os_shelter(bool (*is_wanted)(void *context), void *context, cddp_error *err)
 {
     int state = 0;
     int64_t child = 0;
@@ -163,7 +163,7 @@ cddp_status cd_os_shelter(cddp_error *err)
     while (waitpid((pid_t)child, &state, 0) < 0 && errno == EINTR) {
     }
     if (WIFEXITED(state) && WEXITSTATUS(state) == 0) _exit(0);
-    while (getppid() == above) cd_os_sleep_ns(UINT64_C(100000000));
+    while (getppid() == above && is_wanted(context)) cd_os_sleep_ns(UINT64_C(100000000));
     _exit(1);
 }
 

@@ -49,6 +49,31 @@ static int stranger(const cd_process_hub *hub, const void *bytes, size_t byte_co
     return fd;
 }
 
+TEST(process_hub, it_answers_as_long_as_it_is_open_and_takes_nobody_who_only_asks)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_process_hub *hub = hub_open();
+    cd_process_hello hello = {0};
+    char address[CD_PROCESS_HUB_ADDRESS_BYTES];
+    int fd = -1;
+    bool found = true;
+    snprintf(address, sizeof address, "%s", cd_process_hub_address(hub));
+    assert_true(cd_process_hub_answers(address));
+    while (cd_process_hub_dropped_count(hub) < 1) {
+        assert_ok(cd_process_hub_take(hub, &hello, &fd, &found, &err), &err);
+        assert_false(found);
+    }
+    cd_process_hub_close(hub);
+    assert_false(cd_process_hub_answers(address));
+    assert_false(cd_process_hub_answers("nobody"));
+    /* Nor does a rank wait for one that has gone: whoever started it may be waiting for the rank. */
+    const cd_process_hello who = {.world_size = 1};
+    const uint64_t before = cd_os_now_ns();
+    int fds[CD_OS_PIPE_COUNT];
+    assert_fails(cd_process_hub_join(address, &who, 2 * PATIENCE_NS, fds, &err), CDDP_E_TIMEOUT, &err, "cannot reach");
+    assert_true(cd_os_now_ns() - before < PATIENCE_NS);
+}
+
 TEST(process_hub, a_rank_arrives_with_its_three_streams)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -138,7 +163,8 @@ TEST(process_hub, what_is_no_address_is_refused)
     }
 }
 
-TEST_MAIN(ROW(process_hub, a_rank_arrives_with_its_three_streams),
+TEST_MAIN(ROW(process_hub, it_answers_as_long_as_it_is_open_and_takes_nobody_who_only_asks),
+          ROW(process_hub, a_rank_arrives_with_its_three_streams),
           ROW(process_hub, whoever_does_not_know_the_secret_is_dropped),
           ROW(process_hub, noise_and_half_a_hello_are_dropped_and_others_still_arrive),
           ROW(process_hub, what_is_no_address_is_refused))

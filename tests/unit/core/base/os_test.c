@@ -111,13 +111,20 @@ TEST(os_child, closing_kills_what_still_runs)
     assert_int_equal(kill(process, 0), -1);
 }
 
-/* Behind a shelter: ends well, or is killed. */
+typedef struct refuge {
+    bool dies;  /* who is sheltered; else it ends well */
+    int wanted; /* how often the shelter is told that it is */
+} refuge;
+
+static bool is_wanted(void *context) { return ((refuge *)context)->wanted-- > 0; }
+
 static int sheltered(void *argument, int write_fd)
 {
     cddp_error err = CDDP_ERROR_INIT;
+    refuge *r = argument;
     (void)write_fd;
-    if (cd_os_shelter(&err) != CDDP_OK) return 3;
-    if (*(const bool *)argument) raise(SIGKILL);
+    if (cd_os_shelter(is_wanted, r, &err) != CDDP_OK) return 3;
+    if (r->dies) raise(SIGKILL);
     return 0;
 }
 
@@ -125,18 +132,32 @@ TEST(os_child, a_shelter_ends_with_what_it_shelters_unless_that_ended_in_disorde
 {
     cddp_error err = CDDP_ERROR_INIT;
     int exit_code = -1, signal_number = -1;
-    bool dies = false;
+    refuge r = {.wanted = 1000};
     cd_os_child child = CD_OS_CHILD_NONE;
-    assert_ok(cd_os_child_open(&child, sheltered, &dies, &err), &err);
+    assert_ok(cd_os_child_open(&child, sheltered, &r, &err), &err);
     while (!cd_os_child_poll(&child, &exit_code, &signal_number)) cd_os_sleep_ns(MS);
     assert_int_equal(exit_code, 0);
     cd_os_child_close(&child);
-    dies = true;
-    assert_ok(cd_os_child_open(&child, sheltered, &dies, &err), &err);
+    r.dies = true;
+    assert_ok(cd_os_child_open(&child, sheltered, &r, &err), &err);
     for (int i = 0; i < 30; i++) {
         assert_false(cd_os_child_poll(&child, &exit_code, &signal_number));
         cd_os_sleep_ns(10 * MS);
     }
+    cd_os_child_close(&child);
+}
+
+TEST(os_child, a_shelter_that_nobody_wants_any_more_ends)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    int exit_code = -1, signal_number = -1;
+    refuge r = {.dies = true, .wanted = 2};
+    cd_os_child child = CD_OS_CHILD_NONE;
+    const uint64_t before = cd_os_now_ns();
+    assert_ok(cd_os_child_open(&child, sheltered, &r, &err), &err);
+    while (!cd_os_child_poll(&child, &exit_code, &signal_number)) cd_os_sleep_ns(MS);
+    assert_int_equal(exit_code, 1);
+    assert_true(cd_os_now_ns() - before >= 199 * MS); /* it was wanted twice */
     cd_os_child_close(&child);
 }
 
@@ -168,5 +189,6 @@ TEST_MAIN(ROW(os, the_clock_goes_forward_and_sleeping_takes_as_long_as_asked),
           ROW(os_child, waiting_ends_at_the_time_out_and_a_kill_is_seen_as_one),
           ROW(os_child, closing_kills_what_still_runs),
           ROW(os_child, a_shelter_ends_with_what_it_shelters_unless_that_ended_in_disorder),
+          ROW(os_child, a_shelter_that_nobody_wants_any_more_ends),
           ROW(os, a_process_is_stopped_from_its_signal_to_go_on),
           ROW(os, writing_to_a_closed_descriptor_is_an_error_with_the_systems_words))
