@@ -210,7 +210,9 @@ static cddp_status check_scenario(shrink_command *c, const cd_text *text, cddp_e
     CD_TRY_OUT(cd_reader_read_text(&reader, cd_text_get(&c->path), cd_text_get(text), &plan, err));
     const cd_probe_options options = {.registry = c->cli->registry, .plan = plan, .policy = {.schedule = c->schedule}};
     CD_TRY_OUT(cd_probe_run(&options, &trial, err));
-    if (!cd_interrupt_requested() && !cd_shrink_is_same(&c->shrink, &trial))
+    if (trial.interrupted)
+        status = cd_fail(err, CDDP_E_ABORTED, "interrupted once more, while the best so far was run again; nothing was written");
+    else if (!cd_shrink_is_same(&c->shrink, &trial))
         status = cd_fail(err, CDDP_E_MISMATCH,
                          "the shrunk scenario does not fail as the run did when it is read back; nothing was written");
 out:
@@ -298,6 +300,16 @@ static int report(shrink_command *c)
     return exit_code;
 }
 
+/* What is written is done; without its story, when that is interrupted. */
+static cddp_status tell_story(shrink_command *c, cddp_error *err)
+{
+    const cddp_status status = cd_story_tell(&c->story, &c->shrink, err);
+    if (!cd_interrupt_requested()) return status;
+    cd_story_fini(&c->story);
+    memset(&c->story, 0, sizeof c->story);
+    return CDDP_OK;
+}
+
 static cddp_status shrink(shrink_command *c, cddp_error *err)
 {
     cd_text scenario;
@@ -306,6 +318,9 @@ static cddp_status shrink(shrink_command *c, cddp_error *err)
     cd_interrupt_begin();
     CD_TRY(cd_shrink_begin(&c->shrink, &c->options, err));
     CD_TRY(cd_shrink_run(&c->shrink, err));
+    const bool interrupted = cd_interrupt_requested();
+    cd_interrupt_end(); /* Ctrl-C ended the search, not the run that shows what was found; another one ends that */
+    cd_interrupt_begin();
     if (c->cli->progress && c->shown_ns != 0) fputs("\r\033[K", stderr);
     if (!cd_decisions_print(c->shrink.best.decisions.items, c->shrink.best.decisions.count, c->schedule,
                             sizeof c->schedule))
@@ -316,7 +331,7 @@ static cddp_status shrink(shrink_command *c, cddp_error *err)
     if (status == CDDP_OK) status = write_scenario(c, &scenario, err);
     cd_text_fini(&scenario);
     if (status != CDDP_OK) return status;
-    if (!cd_interrupt_requested()) CD_TRY(cd_story_tell(&c->story, &c->shrink, err));
+    if (!interrupted) CD_TRY(tell_story(c, err));
     return CDDP_OK;
 }
 
@@ -338,6 +353,7 @@ int cd_command_shrink(cd_cli *cli)
     cd_text_init(&c->overrides, false);
     cd_text_init(&c->path, false);
     int exit_code = shrink(c, &err) == CDDP_OK ? report(c) : cd_cli_fail(cli, &err);
+    if (err.status == CDDP_E_ABORTED) exit_code = CD_EXIT_INCONCLUSIVE;
     cd_story_fini(&c->story);
     cd_shrink_fini(&c->shrink);
     cd_recipe_fini(&c->recipe);

@@ -260,7 +260,7 @@ cddp_status cd_probe_run(const cd_probe_options *options, cd_probe *trial, cddp_
     cddp_status status = run_composed(options, &chooser, trial, &wrong);
     decider_fini(&d, slots);
     trial->interrupted = cd_interrupt_requested();
-    if (status == CDDP_E_NOMEM || (status != CDDP_OK && options->policy.schedule != NULL)) {
+    if (status == CDDP_E_NOMEM || (status != CDDP_OK && options->policy.schedule != NULL && !trial->interrupted)) {
         if (err != NULL) *err = wrong;
         cd_probe_fini(trial);
         return status;
