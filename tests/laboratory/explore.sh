@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # explore.sh CDDP_VERIFY SCENARIOS: searches by several processes, and searches that were interrupted.
 verify=$1 scenarios=$2
+# shellcheck source=tests/support/interrupts.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../support/interrupts.sh"
 # shellcheck source=tests/support/claims.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 # alike FILE: the output is what it was
@@ -114,9 +116,10 @@ claim="Ctrl-C keeps what there is, and the rest comes later"
 rm -f frontier
 "$verify" explore small.toml --budget 400 > whole 2> err
 "$verify" explore small.toml --budget 400 --frontier frontier > out 2> err &
-sleep 0.05
+await_catch $! "$verify" || fail "it never catches it"
 kill -INT $!
 wait $!
+[ $? -eq 4 ] || fail "not 4 after an interrupt"
 [ -s frontier ] || fail "no frontier was kept"
 expect 0 "$verify" explore small.toml --budget 400 --frontier frontier
 alike whole

@@ -7,6 +7,8 @@ program=$1 backend=$2
 shift 2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# shellcheck source=tests/support/interrupts.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../support/interrupts.sh"
 good=scenarios/models/mlp_two_ranks.toml bad=scenarios/gan_unused_params.toml
 failed=0
 
@@ -53,7 +55,8 @@ nodes=1 expect "srun starts us" 0 "2 ranks, 3 steps on $backend" "$@" sh "$work/
 # Ctrl-C: inconclusive, soon, and nobody stays behind.
 "$program" run --backend "$backend" "$good" --set train.steps=1000000 >"$work/out" 2>&1 </dev/null &
 pid=$!
-sleep 3
+await_catch $pid "$program" || echo "FAIL Ctrl-C: it is never caught"
+sleep 1 # at any moment from then on it is the same
 kill -INT $pid
 for _ in $(seq 100); do kill -0 $pid 2>/dev/null || break; sleep 0.1; done
 if kill -0 $pid 2>/dev/null; then

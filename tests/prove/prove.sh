@@ -3,6 +3,8 @@
 # prove.sh CDDP_VERIFY SCENARIOS: prove as a user calls it. Every claim prints its name; the first that does not hold ends
 # the script with what was seen.
 verify=$1 scenarios=$2
+# shellcheck source=tests/support/interrupts.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../support/interrupts.sh"
 # shellcheck source=tests/support/claims.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 
@@ -97,7 +99,7 @@ silent "every one of"
 claim="Ctrl-C ends a proof cleanly"
 "$verify" prove "$scenarios/proofs/plain.toml" > out 2> err &
 pid=$!
-sleep 1
+await_catch $pid "$verify" || fail "it never catches it"
 kill -INT $pid
 wait $pid
 [ $? -eq 4 ] || fail "not 4 after an interrupt"
