@@ -238,20 +238,20 @@ cat > wide.toml <<'TOML'
 schema = 1
 title = "much to try"
 [world]
-size = 64
+size = 32
 [model]
 name = "params"
-options = "count=64"
+options = "count=32"
 [ddp]
 init_sync = false
 [train]
 steps = 12
 [[rank]]
-ranks = 63
-model.options = "count=64,order=1:0"
+ranks = 31
+model.options = "count=32,order=1:0"
 TOML
-sed -i 's/order=1:0/order=1:0'"$(seq -s '' -f ':%g' 2 63)"'/' wide.toml
-sed -i 's/^\[\[rank\]\]$/[[when]]\nranks = 62\nsteps = 11\nsync = false\n\n[[rank]]/' wide.toml
+sed -i 's/order=1:0/order=1:0'"$(seq -s '' -f ':%g' 2 31)"'/' wide.toml
+sed -i 's/^\[\[rank\]\]$/[[when]]\nranks = 30\nsteps = 11\nsync = false\n\n[[rank]]/' wide.toml
 # Each candidate is tried in a child: with the first one there is a best, and much is left to try. Should all of it be done before
 # the signal comes, it is another try.
 for _ in $(seq 10); do
