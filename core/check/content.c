@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-CONTENT: the k-th bucket launch carries the same bucket with the same parameters at the same offsets everywhere.
 **
-** Judged from   bucket_layout (slot by slot), bucket_launch, numbered per rank and group by this file, and the bucket
-*that
-**               collective_post says it carries, where all operations of the run look alike on all ranks.
-** Exercised     a bucket was launched by at least two ranks with a digest of its content list.
+** Judged from   bucket_layout (slot by slot), bucket_launch, numbered per rank and group by this file, and the bucket that
+**               collective_post says it carries, where all operations of the run look alike on all ranks; and on each rank by
+**               itself, whether what its reducer says of a bucket is what its group saw (carry.h).
+** Exercised     a bucket was launched by at least two ranks with a digest of its content list, or followed to its result.
 ** Blame         the odd ranks; the finding names the first slot where the layouts differ and both parameters.
 ** Limits        equal shapes prove nothing here, but what lies in the buffer is I-REF's business.
 */
-#include "core/check/scribe.h"
+#include "core/check/carry.h"
 
 typedef struct state {
     cd_scribe scribe;
@@ -17,6 +17,7 @@ typedef struct state {
     cd_agree posts;    /* (group, sequence) → operation, dtype, count: what the backend can see */
     cd_agree carried;  /* (group, sequence) → bucket: what it cannot see */
     cd_table counts;   /* (group, rank) → launches so far */
+    cd_carries carries;
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -29,6 +30,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->posts, context->allocator);
     cd_agree_init(&s->carried, context->allocator);
     cd_table_init(&s->counts, context->allocator, sizeof(int64_t));
+    cd_carries_init(&s->carries, &s->scribe);
     return CDDP_OK;
 }
 
@@ -44,6 +46,7 @@ static void event(void *self, const cddp_event *e)
 {
     state *s = self;
     cd_scribe_learn(&s->scribe, e);
+    cd_carries_learn(&s->carries, e);
     if (e->kind == CDDP_EV_bucket_layout) {
         const cddp_event_bucket_layout *l = &e->as.bucket_layout;
         cd_agree_push(&s->layouts,
@@ -133,6 +136,8 @@ static void end(void *self)
     if (s->launches.shared_count > 0)
         cd_scribe_exercise(&s->scribe, "%llu bucket launches seen on several ranks",
                            (unsigned long long)s->launches.shared_count);
+    if (s->carries.done > 0)
+        cd_scribe_exercise(&s->scribe, "%llu buckets followed through their collectives", (unsigned long long)s->carries.done);
     /* The first difference leads to all others of its kind. */
     cd_split split;
     size_t cursor = 0;
@@ -147,13 +152,14 @@ static void end(void *self)
     cd_agree_fini(&s->posts);
     cd_agree_fini(&s->carried);
     cd_table_fini(&s->counts);
+    cd_carries_fini(&s->carries);
     cd_check_end(s);
 }
 
 static const uint16_t kinds[] = {CDDP_EV_bucket_layout, CDDP_EV_bucket_launch, CDDP_EV_collective_post, CDDP_EV_group,
-                                 CDDP_EV_param};
+                                 CDDP_EV_param,         CDDP_EV_hook_call,     CDDP_EV_collective_done, CDDP_EV_bucket_done};
 
 CD_CHECK_TABLE(
     content, "I-CONTENT", "every rank launches the same bucket with the same parameters at the same offsets",
     "For the k-th bucket launch, bucket, layout generation and the ordered (parameter, offset, count) list agree "
-    "on all ranks, and every collective carries the same bucket. Equal shapes are not enough.");
+    "on all ranks, and every collective carries the same bucket, as it was launched. Equal shapes are not enough.");

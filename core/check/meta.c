@@ -207,13 +207,14 @@ static void take_name(state *s, const cddp_event *e, bool is_left_out)
     const bool is_listed = ignored == CD_LISTED || delayed == CD_LISTED;
     const char *setting = delayed == CD_LISTED ? "ddp.delay_all_reduce_named_params" : "model.ignore";
     const cd_key *key = CD_KEY(is_buffer ? KEY_BUFFER : KEY_PARAMETER, is_buffer ? e->as.buffer.buffer : e->as.param.ordinal);
+    const bool is_forgotten = !is_buffer && !is_listed && !is_left_out && e->as.param.requires_grad && e->as.param.param < 0;
     if (is_listed == is_left_out && is_listed) cd_scribe_exercise(&s->scribe, "%s: %s is left out", setting, e->text);
-    if (is_listed == is_left_out || !cd_scribe_is_first(&s->scribe, key, e)) return;
+    if ((is_listed == is_left_out && !is_forgotten) || !cd_scribe_is_first(&s->scribe, key, e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     if (!is_buffer) cd_finding_set_parameter(&s->scribe, &f, e->as.param.param);
     CD_SAY(f.title, "%s does not hold for %s %s on rank %u", setting, is_buffer ? "buffer" : "parameter", e->text, e->rank);
     CD_SAY(f.expected, "%s", !is_listed ? "reduced or broadcast: no list names it" : "left out of the reducer: the list names it");
-    CD_SAY(f.actual, "%s", is_left_out ? "left out" : "wrapped like all others");
+    CD_SAY(f.actual, "%s", is_left_out ? "left out" : is_forgotten ? "trainable, and not reduced" : "wrapped like all others");
     CD_SAY(f.advice, "every name of the list counts, not only the first; and nothing but the list decides");
     cd_scribe_hold(&s->scribe, key, &f);
 }

@@ -150,8 +150,11 @@ static bool mutate_meta_wrapper_gathers_wide(cddp_event *e)
     return true;
 }
 
+/* Without a hook the bucket itself is what travels; the fixture's digests are of what its hook made of it. */
 static bool mutate_meta_hook_named_and_never_called(cddp_event *e)
 {
+    if (e->kind == CDDP_EV_collective_post && e->as.collective_post.bucket >= 0) e->as.collective_post.digest = 0;
+    if (e->kind == CDDP_EV_collective_done) e->as.collective_done.digest = 0;
     return e->kind != CDDP_EV_hook_call && e->kind != CDDP_EV_hook_done;
 }
 
@@ -252,6 +255,26 @@ static bool mutate_content_other_dtype(cddp_event *e)
     const cddp_event_bucket_layout *l = &e->as.bucket_layout;
     if (at(e, CDDP_EV_bucket_layout, 2, ANY) && l->bucket == 1 && l->slot == 0) e->as.bucket_layout.dtype = CDDP_BF16;
     return true;
+}
+
+static bool mutate_content_carried_by_none(cddp_event *e)
+{
+    if (at(e, CDDP_EV_collective_post, ANY, 1) && e->as.collective_post.bucket == 0) e->as.collective_post.bucket = -1;
+    return mutate_meta_hook_named_and_never_called(e);
+}
+
+static bool mutate_content_posted_otherwise(cddp_event *e)
+{
+    const bool is_kept = mutate_meta_hook_named_and_never_called(e);
+    if (at(e, CDDP_EV_collective_post, 2, 1) && e->as.collective_post.bucket == 1) e->as.collective_post.digest = 5;
+    return is_kept;
+}
+
+static bool mutate_content_result_replaced(cddp_event *e)
+{
+    const bool is_kept = mutate_meta_hook_named_and_never_called(e);
+    if (at(e, CDDP_EV_collective_done, ANY, 1) && e->as.collective_done.sequence == 8) e->as.collective_done.digest = 7;
+    return is_kept;
 }
 
 static bool mutate_content_not_a_bucket(cddp_event *e)

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the reducer tells of a bucket, held against what the group saw: the two are told by different layers.
+**
+** Judged from   bucket_launch and bucket_done (the reducer's word), collective_post and collective_done (the group's), hook_call.
+**     a bucket that was launched is carried by a collective of its group before it is done;
+**     what was posted is what was launched, and what arrived is what the bucket is said to hold.
+** Limits        not of buckets that a comm hook reduces: what it sends is its own business; not without digests, nor of sparse buckets, whose
+**               gradients travel as rows. More than 256 operations of a group in flight are not followed.
+*/
+#pragma once
+#include "core/check/scribe.h"
+
+typedef struct cd_carries {
+    cd_scribe *scribe;
+    cd_table buckets; /* (rank, bucket) → the launch that is open */
+    cd_table posts;   /* (rank, group, sequence modulo 256) → which bucket it carries */
+    cd_ranks labels;  /* rank → 1 when its group tells what operations carry */
+    uint64_t done;    /* buckets followed from launch to result */
+} cd_carries;
+
+/* scribe: who reports; it must outlive this. */
+void cd_carries_init(cd_carries *carries, cd_scribe *scribe);
+void cd_carries_fini(cd_carries *carries);
+void cd_carries_learn(cd_carries *carries, const cddp_event *event); /* ignores other kinds */
