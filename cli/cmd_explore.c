@@ -373,7 +373,7 @@ static cddp_status read_scenario(explore_command *c, cddp_error *err)
     CD_TRY(cd_session_load_plan(&session, c->scenario, told, &c->subject.plan, err));
     const char *backend = c->subject.plan->world.backend;
     if (strcmp(backend, "sim") != 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "only the simulator can be explored; the scenario runs on backend %s", backend);
+        return cd_fail(err, CDDP_E_CONFIG, "only the simulator can be explored; the scenario runs on backend %s", backend);
     CD_TRY(prepare(c, err));
     return CDDP_OK;
 }

@@ -91,17 +91,17 @@ static cddp_status check_plan(const prove_command *c, cddp_error *err)
 {
     const cddp_plan *plan = c->plan;
     if (strcmp(plan->world.backend, "sim") != 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "a proof is made on the simulator; the scenario runs on backend %s",
+        return cd_fail(err, CDDP_E_CONFIG, "a proof is made on the simulator; the scenario runs on backend %s",
                        plan->world.backend);
     if (plan->fault_count > 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "the scenario plants faults; a proof is about runs without any");
+        return cd_fail(err, CDDP_E_CONFIG, "the scenario plants faults; a proof is about runs without any");
     if (plan->rendezvous.enable)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "rendezvous.enable: who comes first to the store is a race; a proof is about runs without any");
+        return cd_fail(err, CDDP_E_CONFIG, "rendezvous.enable: who comes first to the store is a race; a proof is about runs without any");
     if (plan->settings.train.checkpoint_step > 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "train.checkpoint_step: a proof does not go through a checkpoint");
+        return cd_fail(err, CDDP_E_CONFIG, "train.checkpoint_step: a proof does not go through a checkpoint");
     for (size_t i = 0; i < plan->when_count; i++)
         if (plan->whens[i].ready != CDDP_PLAN_UNSET && plan->whens[i].ready != CD_READY_BY_CHOICE)
-            return cd_fail(err, CDDP_E_UNSUPPORTED,
+            return cd_fail(err, CDDP_E_CONFIG,
                            "when[%zu].ready fixes the order of gradients, which is what a proof varies", i);
     return CDDP_OK;
 }

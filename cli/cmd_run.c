@@ -92,6 +92,7 @@ static cddp_status read_arguments(run_command *c, cddp_error *err)
         return cd_fail(err, CDDP_E_ARG, "--jobs: the processes of a job that somebody else started run one scenario at a time");
     if (cd_args_has(args, CD_OPTION_log)) CD_TRY(cd_log_sink_init(&c->log, cd_args_text(args, CD_OPTION_log, ""), err));
     for (size_t i = 0; i < args->operand_count; i++) CD_TRY(cd_file_list_add(&c->files, args->operands[i], err));
+    for (size_t i = 0; i < c->files.count; i++) c->files.found[i] = c->files.found[i] && !cd_args_has(args, CD_OPTION_strict);
     return CDDP_OK;
 }
 
@@ -104,6 +105,7 @@ static cddp_status be_a_rank(run_command *c, cd_session *session, cd_jobs *jobs,
     session->run = run;
     session->log = NULL;
     jobs->paths += run;
+    jobs->may_skip += run;
     jobs->count = jobs->worker_count = 1;
     jobs->progress = false;
     return CDDP_OK;
@@ -130,6 +132,7 @@ static cddp_status run_all(run_command *c, cddp_error *err)
                           .log = cd_args_has(args, CD_OPTION_log) ? &c->log : NULL};
     cd_jobs jobs = {.session = &session,
                     .paths = c->files.paths,
+                    .may_skip = c->files.found,
                     .count = c->files.count,
                     .worker_count = (uint32_t)(c->workers < c->files.count ? c->workers : c->files.count),
                     .keep_going = cd_args_has(args, CD_OPTION_keep_going),

@@ -40,7 +40,7 @@ typedef struct pool {
 
 static bool ends_run(const cd_jobs *jobs, const cd_result *result)
 {
-    return (result->exit_code != CD_EXIT_VERIFIED && !jobs->keep_going) || cd_interrupt_requested();
+    return (result->exit_code != CD_EXIT_VERIFIED && !result->skipped && !jobs->keep_going) || cd_interrupt_requested();
 }
 
 /* ---- in this process ---- */
@@ -54,6 +54,7 @@ static cddp_status run_here(const cd_jobs *jobs, cd_result *results, size_t *don
         cd_progress_show(&progress, *done, jobs->paths[*done]);
         cd_session session = *jobs->session;
         session.run += *done;
+        session.may_skip = jobs->may_skip[*done];
         status = cd_session_run(&session, jobs->paths[*done], &results[*done], err);
         if (status == CDDP_OK && ends_run(jobs, &results[(*done)++])) break;
     }
@@ -79,6 +80,7 @@ static cddp_status do_work(const work *w, cd_result *result, cddp_error *err)
     cd_session session = *w->jobs->session;
     session.store = NULL;
     session.run += w->index;
+    session.may_skip = w->jobs->may_skip[w->index];
     if (w->jobs->session->store != NULL) {
         shard_path(w->jobs, w->index, path, sizeof path);
         unlink(path); /* left behind by a run that was killed */

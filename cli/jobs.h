@@ -10,6 +10,7 @@
 typedef struct cd_jobs {
     const cd_session *session; /* its store is that of the whole run */
     char *const *paths;        /* (count) */
+    const bool *may_skip;      /* (count) see cd_session */
     size_t count;
     uint32_t worker_count; /* 1: no processes, everything here */
     bool keep_going;

@@ -143,7 +143,7 @@ static void put_facts(cd_text *text, const cd_report *report, const cd_result *r
 
 static void put_header(cd_text *text, const cd_result *result)
 {
-    cd_text_style(text, verdict_style(result->exit_code), "%s",
+    cd_text_style(text, result->skipped ? CD_STYLE_YELLOW : verdict_style(result->exit_code), "%s",
                   result->exit_code == CD_EXIT_VERIFIED && result->as_expected ? "as expected" : result->verdict);
     cd_text_printf(text, ": %s", result->source);
     if (result->stored_run > 0) cd_text_printf(text, " run %" PRId64, result->stored_run);
@@ -182,9 +182,10 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
 
 static void put_totals(cd_text *text, const cd_report *report)
 {
-    size_t counts[5] = {0}, expected = 0;
+    size_t counts[5] = {0}, expected = 0, skipped = 0;
     for (size_t i = 0; i < report->count; i++) {
-        counts[report->results[i].exit_code]++;
+        skipped += report->results[i].skipped;
+        counts[report->results[i].exit_code] += !report->results[i].skipped;
         expected += report->results[i].exit_code == CD_EXIT_VERIFIED && report->results[i].as_expected;
     }
     cd_text_style(text, verdict_style(report->exit_code), "%zu of %zu verified", counts[CD_EXIT_VERIFIED],
@@ -201,6 +202,7 @@ static void put_totals(cd_text *text, const cd_report *report)
                 {CD_EXIT_INCONCLUSIVE, "inconclusive"}};
     for (size_t i = 0; i < 4; i++)
         if (counts[rest[i].code] > 0) cd_text_printf(text, ", %zu %s", counts[rest[i].code], rest[i].words);
+    if (skipped > 0) cd_text_printf(text, ", %zu skipped, which need%s a plugin", skipped, skipped == 1 ? "s" : "");
     if (report->not_run > 0) cd_text_printf(text, ", %zu not run", report->not_run);
     cd_text_push(text, "\n");
 }

@@ -66,6 +66,13 @@ void cd_result_set_failure(cd_result *result, int exit_code, const char *summary
     result->details = cd_result_copy(result, details);
 }
 
+void cd_result_set_skipped(cd_result *result, const char *why)
+{
+    cd_result_set_failure(result, CD_EXIT_ENVIRONMENT, why, "");
+    result->verdict = "skipped";
+    result->skipped = true;
+}
+
 /* Zeroed room for count items; count 0 gives NULL, which is not a failure. */
 static bool make(cd_result *result, void **items, size_t count, size_t bytes)
 {
@@ -159,8 +166,11 @@ int cd_results_exit_code(const cd_result *results, size_t count)
     static const int order[] = {CD_EXIT_VERIFIED, CD_EXIT_INCONCLUSIVE, CD_EXIT_ENVIRONMENT, CD_EXIT_USAGE,
                                 CD_EXIT_FINDINGS};
     int worst = 0;
-    for (size_t i = 0; i < count; i++)
-        for (int k = 0; k < 5; k++)
+    size_t skipped = 0;
+    for (size_t i = 0; i < count; i++) {
+        skipped += results[i].skipped;
+        for (int k = 0; k < 5 && !results[i].skipped; k++)
             if (order[k] == results[i].exit_code && k > worst) worst = k;
-    return order[worst];
+    }
+    return count > 0 && skipped == count ? CD_EXIT_ENVIRONMENT : order[worst];
 }

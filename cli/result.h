@@ -25,7 +25,7 @@ typedef struct cd_result {
     cd_arena arena;
     const char *source;  /* the scenario file, or the store */
     const char *title;   /* "" when the scenario could not be read */
-    const char *verdict; /* "verified", "findings", "error", "environment", "inconclusive", "not run" */
+    const char *verdict; /* "verified", "findings", "error", "environment", "inconclusive", "skipped", "not run" */
     const char *summary; /* one sentence */
     const char *reason;  /* why it is not verified */
     const char *details; /* several lines: the mistakes of a scenario file; "" */
@@ -34,6 +34,7 @@ typedef struct cd_result {
     int exit_code;
     bool as_expected; /* there are findings or errors, and the scenario expects them */
     bool judged;      /* there is a verdict of checks behind this */
+    bool skipped;     /* it lacks something that the caller did not ask for by name; says nothing of the whole */
     uint32_t world_size, steps;
     uint32_t variant_count; /* repetitions under other settings that ended with the same parameters */
     uint64_t seed, plan_digest, trace_digest, virtual_time_ns, event_count;
@@ -60,6 +61,7 @@ const char *cd_result_verdict_name(int exit_code);
 cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *verdict, cddp_error *err) CDDP_MUST_CHECK;
 /* A result without a run: "error" or "environment", with what was wrong. */
 void cd_result_set_failure(cd_result *result, int exit_code, const char *summary, const char *details);
+void cd_result_set_skipped(cd_result *result, const char *why);
 /* Adds the text of an event to every finding that rests on it. */
 void cd_result_add_context(cd_result *result, const cddp_event *event);
 bool cd_result_wants_context(const cd_result *result);
@@ -68,5 +70,6 @@ bool cd_result_wants_context(const cd_result *result);
 cddp_status cd_result_write(const cd_result *result, int fd, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_result_read(cd_result *result, const void *bytes, size_t byte_count, cddp_error *err) CDDP_MUST_CHECK;
 
-/* What all results together amount to: findings weigh most, then errors, absences, inconclusive ones. */
+/* What all results together amount to: findings weigh most, then errors, absences, inconclusive ones. Those skipped do not
+** count, unless there is nothing else. */
 int cd_results_exit_code(const cd_result *results, size_t count);

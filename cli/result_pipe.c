@@ -106,6 +106,7 @@ static void visit(codec *c, cd_result *r)
     visit_bytes(c, &r->exit_code, sizeof r->exit_code);
     visit_bytes(c, &r->as_expected, sizeof r->as_expected);
     visit_bytes(c, &r->judged, sizeof r->judged);
+    visit_bytes(c, &r->skipped, sizeof r->skipped);
     visit_bytes(c, &r->world_size, sizeof r->world_size);
     visit_bytes(c, &r->steps, sizeof r->steps);
     visit_bytes(c, &r->variant_count, sizeof r->variant_count);

@@ -16,12 +16,13 @@
 
 #define DEPTH_MAX 16
 
-static cddp_status add_path(cd_file_list *list, const char *path, cddp_error *err)
+static cddp_status add_path(cd_file_list *list, const char *path, bool found, cddp_error *err)
 {
     if (!cd_vec_grow(NULL, (void **)&list->paths, &list->capacity, list->count + 1, sizeof *list->paths) ||
+        !cd_vec_grow(NULL, (void **)&list->found, &list->found_capacity, list->count + 1, sizeof *list->found) ||
         (list->paths[list->count] = cd_strdup(NULL, path)) == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a list of %zu scenarios", list->count + 1);
-    list->count++;
+    list->found[list->count++] = found;
     return CDDP_OK;
 }
 
@@ -29,6 +30,7 @@ void cd_file_list_fini(cd_file_list *list)
 {
     for (size_t i = 0; i < list->count; i++) cd_strfree(NULL, list->paths[i]);
     cd_release(NULL, list->paths, list->capacity * sizeof *list->paths);
+    cd_release(NULL, list->found, list->found_capacity * sizeof *list->found);
     *list = (cd_file_list){.paths = NULL};
 }
 
@@ -54,7 +56,7 @@ static cddp_status add_entries(cd_file_list *list, const char *folder, struct di
             if (S_ISDIR(info.st_mode))
                 status = add_folder(list, path, depth + 1, err);
             else if (is_scenario(name))
-                status = add_path(list, path, err);
+                status = add_path(list, path, true, err);
         }
         free(entries[i]);
     }
@@ -79,6 +81,7 @@ static cddp_status add_glob(cd_file_list *list, const char *pattern, cddp_error 
 {
     glob_t matches;
     cddp_status status = CDDP_OK;
+    size_t before = list->count;
     int result = glob(pattern, GLOB_NOSORT, NULL, &matches);
     if (result == GLOB_NOMATCH) return cd_fail(err, CDDP_E_ARG, "no file matches '%s'", pattern);
     if (result != 0) return cd_fail(err, CDDP_E_IO, "cannot read the folders of '%s'", pattern);
@@ -91,6 +94,7 @@ static cddp_status add_glob(cd_file_list *list, const char *pattern, cddp_error 
         }
     for (size_t i = 0; i < matches.gl_pathc && status == CDDP_OK; i++)
         status = cd_file_list_add(list, matches.gl_pathv[i], err);
+    for (size_t i = before; i < list->count; i++) list->found[i] = true;
     globfree(&matches);
     return status;
 }
@@ -103,7 +107,7 @@ cddp_status cd_file_list_add(cd_file_list *list, const char *operand, cddp_error
         if (strpbrk(operand, "*?[") != NULL) return add_glob(list, operand, err);
         return cd_fail(err, CDDP_E_IO, "cannot read '%s': %s", operand, strerror(errno));
     }
-    if (!S_ISDIR(info.st_mode)) return add_path(list, operand, err);
+    if (!S_ISDIR(info.st_mode)) return add_path(list, operand, false, err);
     CD_TRY(add_folder(list, operand, 0, err));
     if (list->count == before) return cd_fail(err, CDDP_E_ARG, "there is no scenario (*.toml) in '%s'", operand);
     return CDDP_OK;

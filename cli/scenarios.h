@@ -7,9 +7,13 @@
 #pragma once
 #include "cddp/status.h"
 
+#include <stdbool.h>
+#include <stddef.h>
+
 typedef struct cd_file_list {
     char **paths; /* (count) owned */
-    size_t count, capacity;
+    bool *found;  /* (count) in a folder or by a glob, not named by itself */
+    size_t count, capacity, found_capacity;
 } cd_file_list;
 
 /* Appends what an operand stands for. A directory without scenarios and a glob without matches are errors. */

@@ -24,6 +24,7 @@
 typedef struct reading {
     const cd_session *session;
     cd_text complaints;
+    bool lacks_plugin; /* and nothing else is wrong */
 } reading;
 
 static void collect_complaint(void *context, const cd_complaint *complaint)
@@ -36,8 +37,10 @@ static void collect_complaint(void *context, const cd_complaint *complaint)
 
 static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn tell, void *tell_context)
 {
-    const reading *r = context;
-    return cd_plan_find_unknown_names(plan, r->session->cli->registry, tell, tell_context);
+    reading *r = context;
+    const cddp_registry *registry = r->session->cli->registry;
+    r->lacks_plugin = r->session->may_skip && cd_plan_lacks_plugin(plan, registry);
+    return cd_plan_find_unknown_names(plan, registry, tell, tell_context);
 }
 
 /* Whether the plan contradicts itself is for cddp_run to say: a scenario may expect just that. */
@@ -65,6 +68,9 @@ void cd_session_read_plan(const cd_session *session, const char *path, const cha
         status = cddp_plan_set(p, "world.backend", backend, &err);
     if (status == CDDP_OK) {
         *plan = p;
+    } else if (r.lacks_plugin) {
+        cddp_plan_destroy(p);
+        cd_result_set_skipped(result, err.message);
     } else {
         cddp_plan_destroy(p);
         cd_result_set_failure(result, CD_EXIT_USAGE, err.message, cd_text_get(&r.complaints));

@@ -31,6 +31,7 @@ typedef struct cd_session {
     uint64_t repetition;              /* of that run, for expect.same_with; 0: the run itself */
     const cddp_trace_sink *watcher;   /* sees every event of the run too; NULL: none */
     bool oracle_apart;                /* see cddp_run_options */
+    bool may_skip;                    /* a scenario that lacks a plugin is skipped; false: it is a mistake */
 } cd_session;
 
 cddp_status cd_session_run(const cd_session *session, const char *path, cd_result *result,

@@ -18,6 +18,7 @@ typedef struct names {
     cd_contradiction_fn tell;
     void *context;
     size_t count;
+    size_t strangers; /* of these: like nothing that is known */
 } names;
 
 static void tell(names *n, const char *key, const char *format, ...) CDDP_PRINTF(3, 4);
@@ -138,7 +139,7 @@ static void check_settings(names *n, const cd_replica *r)
 
 size_t cd_replica_find_unknown_names(const cd_replica *r, cd_contradiction_fn tell_fn, void *context)
 {
-    names n = {tell_fn, context, 0};
+    names n = {.tell = tell_fn, .context = context};
     check_settings(&n, r);
     for (size_t i = 0; i < r->plan->when_count; i++) {
         if (cddp_selector_has(&r->plan->whens[i].ranks, r->rank)) {
@@ -162,6 +163,7 @@ static void tell_stranger(names *n, const char *key, const char *what, const cd_
     if (s->best != NULL) {
         tell(n, key, "there is no %s '%.60s'; did you mean '%s'?", what, s->wanted, s->best);
     } else {
+        n->strangers++;
         tell(n, key, "there is no %s '%.60s'; a plugin may bring it (--plugin)", what, s->wanted);
     }
 }
@@ -334,22 +336,41 @@ static void check_special(names *n, const cddp_plan *plan, const cddp_registry *
     cd_replica_destroy(replica);
 }
 
+static void find_names(names *n, const cddp_plan *plan, const cddp_registry *registry)
+{
+    bool has_common = false;
+    check_expectations(n, &plan->expect, registry);
+    /* Ranks with settings of their own tend to have the same mistake. */
+    for (uint32_t rank = 0; rank < plan->world.size && n->count == 0; rank++) {
+        if (is_special(plan, rank)) {
+            check_special(n, plan, registry, rank);
+        } else if (!has_common) {
+            has_common = true;
+            check_common(n, plan, registry, rank);
+        }
+    }
+}
+
 size_t cd_plan_find_unknown_names(const cddp_plan *plan, const cddp_registry *registry, cd_contradiction_fn tell_fn,
                                   void *context)
 {
-    names n = {tell_fn, context, 0};
-    bool has_common = false;
-    check_expectations(&n, &plan->expect, registry);
-    /* Ranks with settings of their own tend to have the same mistake. */
-    for (uint32_t rank = 0; rank < plan->world.size && n.count == 0; rank++) {
-        if (is_special(plan, rank)) {
-            check_special(&n, plan, registry, rank);
-        } else if (!has_common) {
-            has_common = true;
-            check_common(&n, plan, registry, rank);
-        }
-    }
+    names n = {.tell = tell_fn, .context = context};
+    find_names(&n, plan, registry);
     return n.count;
+}
+
+static void tell_nobody(void *context, const char *key, const char *message)
+{
+    (void)context;
+    (void)key;
+    (void)message;
+}
+
+bool cd_plan_lacks_plugin(const cddp_plan *plan, const cddp_registry *registry)
+{
+    names n = {.tell = tell_nobody};
+    find_names(&n, plan, registry);
+    return n.count > 0 && n.count == n.strangers;
 }
 
 cddp_status cd_plan_check_names(const cddp_plan *plan, const cddp_registry *registry, cddp_error *err)

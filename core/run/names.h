@@ -17,4 +17,6 @@ cddp_status cd_replica_check_names(const cd_replica *replica, cddp_error *err) C
 /* The same for the models of all ranks, and for what the registry knows. For a plan without
 ** contradictions, before it is run. */
 size_t cd_plan_find_unknown_names(const cddp_plan *plan, const cddp_registry *registry, cd_contradiction_fn tell, void *context);
+/* Are there unknown names, and is each like nothing that is known? Then a plugin that is not loaded has them, presumably. */
+bool cd_plan_lacks_plugin(const cddp_plan *plan, const cddp_registry *registry);
 cddp_status cd_plan_check_names(const cddp_plan *plan, const cddp_registry *registry, cddp_error *err) CDDP_MUST_CHECK;

@@ -139,9 +139,9 @@ says "I-LIVE"
 claim="what cannot be proved is said in one sentence"
 expect 2 "$verify" prove
 complains "name one scenario"
-expect 3 "$verify" prove "$scenarios/faults/slow_rank.toml"
+expect 2 "$verify" prove "$scenarios/faults/slow_rank.toml"
 complains "plants faults"
-expect 3 "$verify" prove "$scenarios/order/shuffled_with_unused.toml"
+expect 2 "$verify" prove "$scenarios/order/shuffled_with_unused.toml"
 complains "fixes the order"
 expect 2 "$verify" prove small.toml --budget soon
 complains "neither a number"

@@ -77,6 +77,8 @@ TEST(program, mistakes_on_the_command_line_are_named_and_end_with_2)
         {"scenarios/gan_unused_params.toml --seed 99999999999999999999", "'99999999999999999999' is too large"},
         {"scenarios/gan_unused_params.toml --output no/such/report.json", "cannot write 'no/such/report.json': No such file"},
         {"scenarios/gan_unused_params.toml --output /", "cannot write '/': Is a directory"},
+        {"explore scenarios/gan_unused_params.toml --set world.backend=self --world-size 1", "only the simulator can be explored"},
+        {"prove scenarios/faults/rank_dies.toml", "the scenario plants faults"},
         {"explore scenarios/order", "cannot read 'scenarios/order': Is a directory"},
         {"explore scenarios/gan_unused_params.toml --frontier README.md", "'README.md': this is not a frontier"},
         {"explore scenarios/gan_unused_params.toml --frontier no/such/file", "cannot write 'no/such/file': No such file"},
@@ -364,6 +366,44 @@ TEST(program, the_first_failure_ends_a_run_unless_told_to_keep_going)
         assert_int_equal(p.exit_code, 2);
         assert_contains(p.out, "2 of 3 verified, 1 with errors");
     }
+    program_close(&p);
+}
+
+/* In a folder others may have put it; a name like a known one is a typing error wherever it stands. */
+TEST(program, what_a_missing_plugin_would_bring_is_skipped_where_nobody_named_it)
+{
+    cd_program p;
+    program_open(&p);
+    program_write(&p, "a.toml", "schema = 1\ntitle = \"a\"\n");
+    program_write(&p, "b.toml", "schema = 1\ntitle = \"b\"\n[hook]\nname = \"crash\"\n");
+    program_write(&p, "c.toml", "schema = 1\ntitle = \"c\"\n");
+    for (int jobs = 1; jobs <= 3; jobs += 2) {
+        char arguments[64];
+        cd_test_row("%d jobs", jobs);
+        snprintf(arguments, sizeof arguments, "\"$T\" --jobs %d", jobs);
+        program_run(&p, arguments);
+        assert_int_equal(p.exit_code, 0);
+        assert_contains(p.out, "skipped: ");
+        assert_contains(p.out, "there is no comm hook 'crash'");
+        assert_contains(p.out, "2 of 3 verified, 1 skipped, which needs a plugin");
+        snprintf(arguments, sizeof arguments, "\"$T\" --jobs %d -k --strict", jobs);
+        program_run(&p, arguments);
+        assert_int_equal(p.exit_code, 2);
+        assert_contains(p.out, "2 of 3 verified, 1 with errors");
+    }
+    program_run(&p, "\"$T/*.toml\" -f junit");
+    assert_int_equal(p.exit_code, 0);
+    assert_contains(p.out, "tests=\"3\" failures=\"0\" errors=\"0\" skipped=\"1\"");
+    program_run(&p, "\"$T/b.toml\"");
+    assert_int_equal(p.exit_code, 2);
+    program_run(&p, "\"$T/b*.toml\""); /* nothing else to judge by */
+    assert_int_equal(p.exit_code, 3);
+    program_run(&p, "\"$T/b*.toml\" --plugin " CRASH_PLUGIN " --set hook.name="); /* read before it is changed */
+    assert_int_equal(p.exit_code, 0);
+    program_write(&p, "b.toml", "schema = 1\ntitle = \"b\"\n[hook]\nname = \"topkk\"\n");
+    program_run(&p, "\"$T\"");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.out, "did you mean 'topk'?");
     program_close(&p);
 }
 
@@ -697,6 +737,7 @@ TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
           ROW(program, two_runs_report_the_same_bytes_in_every_format),
           ROW(program, workers_change_neither_report_nor_store),
           ROW(program, the_first_failure_ends_a_run_unless_told_to_keep_going),
+          ROW(program, what_a_missing_plugin_would_bring_is_skipped_where_nobody_named_it),
           ROW(program, a_worker_that_crashes_is_a_result_and_harms_no_other), ROW(program, plugins_appear_in_the_lists),
           ROW(program, progress_is_shown_on_terminals_only), ROW(program, two_programs_append_to_one_store),
           ROW(program, a_stored_run_is_reported_and_judged_again),
