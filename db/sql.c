@@ -53,12 +53,17 @@ cddp_status cd_sql_fail(const cd_sql *sql, int result, cddp_error *err)
 {
     const char *path = sql->path;
     int system_error = sql->db != NULL ? sqlite3_system_errno(sql->db) : 0;
+    const bool is_read = result == SQLITE_IOERR_READ || result == SQLITE_IOERR_SHORT_READ;
+    /* Who only looks at a store writes too, beside it, where the writer was stopped or is at work. */
+    if (sql->only_reads && !is_read && ((result & 0xff) == SQLITE_FULL || (result & 0xff) == SQLITE_IOERR))
+        return cd_fail(err, CDDP_E_IO, "cannot read '%s': it is being written or was left so, and reading it needs room beside it: %s",
+                       path, system_error != 0 ? strerror(system_error) : sqlite3_errstr(result));
     switch (result & 0xff) {
     case SQLITE_FULL:
         return cd_fail(err, CDDP_E_IO, "cannot write '%s': the disk is full; what was committed before is kept", path);
     case SQLITE_IOERR:
         return cd_fail(err, CDDP_E_IO, "cannot %s '%s': %s; what was committed before is kept",
-                       result == SQLITE_IOERR_READ || result == SQLITE_IOERR_SHORT_READ ? "read" : "write", path,
+                       is_read ? "read" : "write", path,
                        system_error != 0 ? strerror(system_error) : sqlite3_errstr(result));
     case SQLITE_NOTADB:
         return cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: it is no SQLite file", path);
@@ -137,15 +142,19 @@ cddp_status cd_sql_open(cd_sql *sql, const char *path, bool writable, cddp_error
 {
     int64_t tables = 0;
     CD_TRY(open_as(sql, path, writable, err));
+    sql->only_reads = !writable;
     if (writable || !is_half_written(sql)) return CDDP_OK;
     cd_sql_close(sql);
     CD_TRY(open_as(sql, path, true, err));
+    sql->only_reads = true;
     cddp_status status = cd_sql_number(sql, "SELECT count(*) FROM sqlite_schema", &tables, err);
     if (status != CDDP_OK && (sqlite3_errcode(sql->db) & 0xff) == SQLITE_READONLY)
         status = cd_fail(err, CDDP_E_IO, "'%s' was left half written by a program that was stopped; to put it right, the file and its "
                          "folder must be writable", path);
     cd_sql_close(sql);
-    return status == CDDP_OK ? open_as(sql, path, false, err) : status;
+    if (status == CDDP_OK) status = open_as(sql, path, false, err);
+    sql->only_reads = true;
+    return status;
 }
 
 void cd_sql_close(cd_sql *sql)

@@ -17,6 +17,7 @@ typedef struct cd_sql {
     const char *path;     /* borrows: the store's */
     uint64_t work_left;   /* steps a query may still take; guards against files built to loop */
     uint64_t work_budget; /* what each statement gets */
+    bool only_reads;      /* whatever is written is beside the file */
 } cd_sql;
 
 /* writable: opens or creates for appending; otherwise nothing is changed. */

@@ -396,6 +396,60 @@ static int fill_disk(const char *path)
     return 0;
 }
 
+/* In a child: a program that is stopped in the middle of a run. */
+static int stop_in_a_run(const char *path)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_store *store = NULL;
+    int64_t run = 0;
+    cddp_run_provenance provenance = fixture_provenance(1);
+    cddp_event event = fixture_event(0, 0, 0);
+    if (cddp_store_open(path, CDDP_STORE_APPEND, NULL, &store, &err) != CDDP_OK) return 11;
+    if (cddp_store_run_begin(store, &provenance, &run, &err) != CDDP_OK) return 12;
+    const cddp_trace_sink *sink = cddp_store_sink(store);
+    sink->event(sink->self, &event);
+    return sink->flush(sink->self, &err) == CDDP_OK ? 0 : 13;
+}
+
+/* In a child: no file may grow at all. */
+static int read_without_room(const char *path)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_store *store = NULL;
+    struct rlimit limit = {0, 0};
+    signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 10;
+    if (cddp_store_open(path, CDDP_STORE_READ, NULL, &store, &err) != CDDP_E_IO) return 11;
+    return strstr(err.message, "cannot read '") != NULL && strstr(err.message, "needs room beside it: File too large") != NULL ? 0 : 12;
+}
+
+static void assert_child(int (*work)(const char *path), const char *path)
+{
+    int status = 0;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) _exit(work(path));
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+TEST(refusal, who_only_reads_is_not_told_of_writing)
+{
+    fixture f;
+    char beside[1200];
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_store *store = NULL;
+    fixture_open(&f);
+    assert_child(stop_in_a_run, f.path);
+    snprintf(beside, sizeof beside, "%s-shm", f.path);
+    assert_int_equal(unlink(beside), 0); /* what a reader makes again */
+    assert_child(read_without_room, f.path);
+    assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
+    cddp_store_close(store);
+    fixture_close(&f);
+}
+
 static cddp_status expect_incomplete(void *context, const cddp_stored_run *run, cddp_error *err)
 {
     (void)err;
@@ -410,14 +464,8 @@ TEST(refusal, a_full_disk_is_told_and_what_was_committed_stays)
     cddp_error err = CDDP_ERROR_INIT;
     cddp_store *store = NULL;
     uint64_t count = 0;
-    int status = 0;
     fixture_open(&f);
-    fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) _exit(fill_disk(f.path));
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_child(fill_disk, f.path);
     assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
     assert_ok(cddp_store_each_run(store, 1, expect_incomplete, &count, &err), &err);
     assert_true(count > 100);
@@ -432,4 +480,4 @@ TEST_MAIN(ROW(refusal, a_text_file_is_not_a_store), ROW(refusal, the_database_of
           ROW(refusal, flipped_bytes_never_crash_the_reader), ROW(refusal, a_file_that_unfolds_for_ever_is_given_up),
           ROW(refusal, what_cannot_be_opened_says_why), ROW(refusal, a_store_of_no_runs_says_so),
           ROW(refusal, kinds_that_a_file_lacks_are_added_when_a_run_is_appended),
-          ROW(refusal, a_full_disk_is_told_and_what_was_committed_stays))
+          ROW(refusal, a_full_disk_is_told_and_what_was_committed_stays), ROW(refusal, who_only_reads_is_not_told_of_writing))
