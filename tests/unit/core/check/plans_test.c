@@ -179,4 +179,28 @@ TEST(plans, a_layout_is_what_caps_and_arrival_give)
     }
 }
 
-TEST_MAIN(ROW(plans, a_layout_is_what_caps_and_arrival_give))
+static cddp_status judge_story(const cddp_allocator *allocator, void *argument, cddp_error *err)
+{
+    const cddp_check *check = cd_check_find("I-META");
+    cd_judge *judge = NULL;
+    cddp_status status = cd_judge_create(&(cd_judge_options){.checks = &check, .check_count = 1, .allocator = allocator}, &judge, err);
+    if (status == CDDP_OK) {
+        teller t = {.sink = cd_judge_get_sink(judge)};
+        tell_story(&t, argument);
+        status = cd_judge_end(judge, err);
+    }
+    cd_judge_destroy(judge);
+    return status;
+}
+
+TEST(plans, memory_that_runs_out_is_told)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof stories / sizeof stories[0]; i++) {
+        story s = stories[i];
+        cd_test_row("%s", s.name);
+        assert_true(cd_test_oom_loop(judge_story, &s) > 8);
+    }
+}
+
+TEST_MAIN(ROW(plans, a_layout_is_what_caps_and_arrival_give), ROW(plans, memory_that_runs_out_is_told))
