@@ -352,8 +352,9 @@ int cd_command_shrink(cd_cli *cli)
                                      .context = c};
     cd_text_init(&c->overrides, false);
     cd_text_init(&c->path, false);
-    int exit_code = shrink(c, &err) == CDDP_OK ? report(c) : cd_cli_fail(cli, &err);
-    if (err.status == CDDP_E_ABORTED) exit_code = CD_EXIT_INCONCLUSIVE;
+    const cddp_status status = shrink(c, &err);
+    int exit_code = status == CDDP_OK ? report(c) : cd_cli_fail(cli, &err);
+    if (status == CDDP_E_ABORTED) exit_code = CD_EXIT_INCONCLUSIVE;
     cd_story_fini(&c->story);
     cd_shrink_fini(&c->shrink);
     cd_recipe_fini(&c->recipe);
