@@ -67,7 +67,7 @@ dictionary() {
 }
 # An input may take 300 s by the clock, which is what libFuzzer looks at: the slowest take about a second, but on a
 # machine that others keep busy the same ones have taken 40. Memory: the sanitizer keeps 256 MiB of what was freed, and
-# no fuzzer was ever above 600 MiB in all.
+# no fuzzer was ever above 700 MiB in all.
 for name in $fuzzers; do
     seeds "$name"
     options=(-seed=1 -timeout=300 -rss_limit_mb=2048 -max_len=$longest -print_final_stats=1 -max_total_time="$seconds")
