@@ -13,7 +13,9 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/hooks/hook.h"
+#include "core/hooks/host.h"
 
+#include <math.h>
 #include <string.h>
 
 /* The low-precision twin of one bucket. */
@@ -28,6 +30,7 @@ typedef struct copy {
 
 struct cd_cast {
     const cddp_allocator *allocator;
+    cddp_tracer *tracer;
     cd_cast_spec spec;
     const cddp_hook *inner;
     void *inner_self;
@@ -55,6 +58,7 @@ cddp_status cd_cast_create(const cddp_hook_context *context, const cd_cast_spec 
     cd_cast *c = cd_allocate_zero(context->allocator, sizeof *c);
     if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for comm hook %s", spec->name);
     c->allocator = context->allocator;
+    c->tracer = context->tracer;
     c->spec = *spec;
     c->inner = context->inner;
     if (c->inner != NULL && c->inner->create != NULL) {
@@ -181,6 +185,23 @@ cddp_status cd_cast_run(void *self, cddp_grad_bucket *bucket, cddp_group *group,
     return CDDP_OK;
 }
 
+/* What a wrapper hands on nobody predicts, so it says itself that every cast went to the nearest number: half a unit in the last place
+** away at most, or half the smallest step. */
+static void state_cast(const cd_cast *c, const cddp_grad_bucket *bucket, const cddp_tensor *low)
+{
+    double beyond = 0;
+    if (c->tracer == NULL || !cd_host_can_look(low->device)) return;
+    const int64_t numel = cddp_tensor_numel(low);
+    for (int64_t i = 0; i < numel; i++) {
+        const double x = cd_host_get(&bucket->buffer, i), y = cd_host_get(low, i);
+        if (!isfinite(x) || !isfinite(y)) continue; /* an overflow is I-RANGE's */
+        const double half = x != 0 ? ldexp(cd_host_unit(low->dtype), ilogb(x)) : 0;
+        beyond = fmax(beyond, fabs(y - x) - fmax(half, cd_host_least(low->dtype)));
+    }
+    cddp_law law = {"the cast is the nearest number: by how much one is farther than half a unit", (int64_t)bucket->index, beyond, 0, 0, false};
+    cddp_tracer_law(c->tracer, &law);
+}
+
 /* Every stage of the inner hook runs on its own bucket, whose buffer is the copy. */
 static cddp_status inner_stage(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
 {
@@ -201,6 +222,7 @@ cddp_status cd_cast_run_wrapped(void *self, cddp_grad_bucket *bucket, cddp_group
     CD_TRY(cd_hook_refuse_sparse(bucket, c->spec.name, err));
     CD_TRY(find_copy(c, bucket, &k, err));
     CD_TRY(bucket->buffer.device->copy(&k->flat, &bucket->buffer, NULL, err));
+    state_cast(c, bucket, &k->flat);
     k->bucket = *bucket;
     k->bucket.buffer = k->flat;
     k->bucket.gradients = k->gradients;

@@ -157,7 +157,8 @@ static cd_low_rank_matrix square_of(const cd_low_rank *s, const cddp_grad_bucket
 {
     int64_t side = 0, numel = cddp_tensor_numel(&bucket->buffer);
     while (side * side < numel) side++;
-    return (cd_low_rank_matrix){.parameter = bucket->parameter_ids[0], .rows = side, .columns = side, .rank = least(side, (int64_t)rank_now(s))};
+    return (cd_low_rank_matrix){.parameter = bucket->parameter_ids[0], .rows = side, .columns = side, .rank = least(side, (int64_t)rank_now(s)),
+                                .is_whole = rank_now(s) >= (uint64_t)side};
 }
 
 /* The k-th gradient as a matrix; false where it travels as it is. */
@@ -167,7 +168,8 @@ static bool find_matrix(const cd_low_rank *s, const cddp_grad_bucket *bucket, ui
     int64_t numel = bucket->lengths[k], rows = g->dim_count > 0 ? g->sizes[0] : 1, columns = rows > 0 ? numel / rows : 0;
     if (g->dim_count <= 1) columns = 1;
     int64_t rank = least(least(rows, columns), (int64_t)rank_now(s));
-    *m = (cd_low_rank_matrix){.parameter = bucket->parameter_ids[k], .rows = rows, .columns = columns, .rank = rank, .at = bucket->offsets[k]};
+    *m = (cd_low_rank_matrix){.parameter = bucket->parameter_ids[k], .rows = rows, .columns = columns, .rank = rank,
+                              .is_whole = rank_now(s) >= (uint64_t)least(rows, columns), .at = bucket->offsets[k]};
     return numel > 0 && pays(s, rows, columns, rank);
 }
 
@@ -284,21 +286,20 @@ static cddp_status errors_end(cd_low_rank *s, const cddp_grad_bucket *bucket, cd
 
 /* ---- factors ---- */
 
-/* Where Q starts: the last one when warm, else random normals that every rank draws alike. */
+/* Where Q starts: the last one when warm, else random normals that every rank draws alike. Of the last one, columns along which there was
+** nothing to send are drawn anew: they would stay zero for ever, and with them all that a matrix sends after one gradient of zeros. */
 static cddp_status factor_begin(cd_low_rank *s, cd_low_rank_job *job, const cd_low_rank_matrix *m, cddp_error *err)
 {
     cddp_tensor q = cd_low_rank_q_view(job, m);
     cd_low_rank_slot *slot = &s->slots[m->parameter];
     bool kept = slot->q_numel == m->columns * m->rank && slot->q_rank == m->rank;
-    if (kept) {
-        CD_TRY(cd_low_rank_bring(s, &q, &slot->q, err));
-    } else {
-        cd_prng seed = cd_prng_seed(s->settings.seed), prng = cd_prng_split_index(&seed, "powersgd", m->parameter);
-        if (!s->settings.warm_start) prng = cd_prng_split_index(&prng, "iteration", s->iteration);
-        CD_TRY(cd_low_rank_fill_normal(s, &q, &prng, err));
-    }
+    cd_prng seed = cd_prng_seed(s->settings.seed), prng = cd_prng_split_index(&seed, "powersgd", m->parameter);
+    if (kept || !s->settings.warm_start) prng = cd_prng_split_index(&prng, "iteration", s->iteration);
+    if (kept) CD_TRY(cd_low_rank_bring(s, &q, &slot->q, err));
+    else CD_TRY(cd_low_rank_fill_normal(s, &q, &prng, err));
     cd_low_rank_factor_begins(s, job, m, !kept);
     CD_TRY(cd_low_rank_orthogonalize(s, &q, err));
+    if (kept) CD_TRY(cd_low_rank_renew(s, &q, &prng, err));
     return CDDP_OK;
 }
 

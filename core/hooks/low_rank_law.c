@@ -24,6 +24,16 @@
 ** Matrix products of 16-bit numbers are added up in f32 and rounded once, so that γ is f32's there. A column that was left out is zero in P
 ** and in Q, and drops out. With orthogonalization_epsilon the columns are shorter than 1, and there is no such identity.
 **
+** Losslessness: where the rank asked for is not below a side of the matrix, min(n, m) = k columns span all there is, and the output is A
+** itself, in sums signed by place over the ranks. With δ = 2u + u² + n·k·2^-50 for the orthogonality of a factor, of norm at most 1.1, and c
+** for the rounding of a product, its sum and the division,
+**   n < m: P is square, ‖PPᵀ - 1‖ ≤ n·δ;
+**   m ≤ n: Q, where P began, is square, so A = (A·Q)·Qᵀ up to m·δ; A·Q was rounded by c·√k, its columns lie in P's but for what Gram-Schmidt
+**          leaves, n·k·2^-50, or takes for dependent, and P was rounded by u: another 3u·√k;
+**   then A_rᵀ·P, summed and divided, and P·Qᵀ are rounded: c·√k and (γ(k) + u)·√k;
+** each times 1.1³ at most and ‖A_r‖, of which every rank states its own; times √(n·m) for a sum of so many. A P of fewer columns than n < m
+** says nothing (what A lacks is not known), nor do factors whose k·δ is above 0.1.
+**
 ** What stays uncompressed comes back as the mean of what the ranks sent (cd_mean_law).
 **
 ** Factors (PSG-07): what is drawn at random is drawn alike by all ranks. The first rank speaks for all: it states W times its signed sum,
@@ -36,6 +46,7 @@
 
 #include "core/base/error.h"
 #include "core/hooks/host.h"
+#include "core/tensor/linalg.h"
 
 #include <math.h>
 
@@ -213,11 +224,11 @@ static double product_rounding(cddp_dtype dtype, int64_t k)
     return (double)k * unit / (1 - (double)k * unit) + cd_host_unit(dtype);
 }
 
-/* What A_rᵀ·P, its sum over the ranks and the division leave of Σ|w||P|ᵀ|A_r||v|, as a part of it. */
-static double average_rounding(const cd_low_rank *s, cddp_dtype dtype, const cd_low_rank_matrix *m)
+/* What a product of so many terms, its sum over the ranks and the division leave of the sum of magnitudes, as a part of it. */
+static double average_rounding(const cd_low_rank *s, cddp_dtype dtype, int64_t terms)
 {
     double unit = cd_host_unit(dtype), ranks = (s->world_size - 1) * unit;
-    return (1 + product_rounding(dtype, m->rows)) * (1 + ranks / (1 - ranks)) * (1 + unit) - 1;
+    return (1 + product_rounding(dtype, terms)) * (1 + ranks / (1 - ranks)) * (1 + unit) - 1;
 }
 
 /* What evaluating along_p leaves. */
@@ -226,15 +237,67 @@ static double evaluation(const cd_low_rank_job *job, const cd_low_rank_matrix *m
     return 0x1p-52 * (double)(m->rows + m->columns + m->rank + job->matrix_count);
 }
 
+/* What PᵀP lacks of 1, per element. */
+static double orthogonality(const cddp_tensor *p, int64_t rank)
+{
+    double unit = cd_host_unit(p->dtype), n = (double)p->sizes[0];
+    return 2 * unit + unit * unit + n * (double)rank * 0x1p-50 + 2 * n * cd_host_least(p->dtype);
+}
+
+/* ---- losslessness ---- */
+
+static bool has_zero_column(const cddp_tensor *p)
+{
+    for (int64_t k = 0; k < p->sizes[1]; k++) {
+        bool is_zero = true;
+        for (int64_t i = 0; i < p->sizes[0]; i++) is_zero = is_zero && cd_host_get(p, i * p->sizes[1] + k) == 0;
+        if (is_zero) return true;
+    }
+    return false;
+}
+
+static double whole_rounding(const cd_low_rank *s, const cd_low_rank_matrix *m, const cddp_tensor *p, double norm)
+{
+    const double n = (double)m->rows, columns = (double)m->columns, k = fmin(n, columns), root = sqrt(k), delta = orthogonality(p, (int64_t)k);
+    const double least = cd_host_least(p->dtype), steps = 4 * (n + columns + k + s->world_size + 2) * sqrt(n * columns) * least * (1 + norm);
+    const double sums = root * (average_rounding(s, p->dtype, m->rows) + product_rounding(p->dtype, (int64_t)k));
+    double off = n * delta;
+    if (columns <= n)
+        off = columns * delta + root * (CD_ORTHONORMAL_DEPENDENT + n * k * 0x1p-50 + 3 * cd_host_unit(p->dtype) + average_rounding(s, p->dtype, m->columns));
+    if (!(k * delta <= 0.1) || (columns > n && has_zero_column(p))) return INFINITY;
+    return sqrt(n * columns) * (1.1 * 1.1 * 1.1 * (off + sums) * norm + steps);
+}
+
+static void whole_begin(const cd_low_rank *s, cd_low_rank_job *job, const cd_low_rank_matrix *m, const cddp_tensor *matrix, const cddp_tensor *p)
+{
+    double squares = 0;
+    if (!m->is_whole) return;
+    cd_host_add_all(&job->whole, m->at, matrix);
+    for (int64_t i = 0; i < m->rows * m->columns; i++) squares += cd_host_get(matrix, i) * cd_host_get(matrix, i);
+    job->whole_bound += whole_rounding(s, m, p, sqrt(squares) * (1 + 0x1p-52 * (double)(m->rows * m->columns)));
+}
+
+static void whole_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket, const cd_host_sums *has)
+{
+    if (has->count == 0) return;
+    double bound = job->whole_bound + 0x1p-52 * (double)has->count * (job->whole.magnitude + has->magnitude);
+    bool can_say = isfinite(job->whole.sum) && isfinite(has->sum) && bound >= 0; /* an overflow is I-RANGE's */
+    cddp_law law = {"at full rank nothing is lost: mean of gradient + error = output, signed sums over the bucket", (int64_t)bucket->index,
+                    can_say ? has->sum : 0, can_say ? job->whole.sum : 0, can_say ? bound : INFINITY, true};
+    cddp_tracer_law(s->tracer, &law);
+}
+
 void cd_low_rank_projection_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket)
 {
-    job->projected = job->projected_bound = 0;
+    job->projected = job->projected_bound = job->whole_bound = 0;
+    job->whole = (cd_host_sums){.count = 0};
     for (uint32_t i = 0; i < job->matrix_count && states_projection(s, job); i++) {
         const cd_low_rank_matrix *m = &job->matrices[i];
         cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m), p = cd_low_rank_p_view(job, m);
         along a = along_p(&matrix, &p);
         job->projected += a.sum;
-        job->projected_bound += (average_rounding(s, matrix.dtype, m) + evaluation(job, m)) * a.magnitude;
+        job->projected_bound += (average_rounding(s, matrix.dtype, m->rows) + evaluation(job, m)) * a.magnitude;
+        whole_begin(s, job, m, &matrix, &p);
     }
 }
 
@@ -260,26 +323,28 @@ static along magnitude_of_factors(const cddp_tensor *p, const cddp_tensor *q)
 /* What the products and the orthogonalisation of one matrix leave, and its evaluation here. */
 static double matrix_rounding(const cd_low_rank_matrix *m, const cddp_tensor *p, const cddp_tensor *q)
 {
-    double n = (double)m->rows, columns = (double)m->columns, r = (double)m->rank, unit = cd_host_unit(p->dtype);
+    double n = (double)m->rows, columns = (double)m->columns, r = (double)m->rank;
     along factors = magnitude_of_factors(p, q);
     double least = cd_host_least(p->dtype), steps = 4 * n * columns * r * least;
-    double orthogonal = 2 * unit + unit * unit + n * r * 0x1p-50 + 2 * n * least;
-    return orthogonal * r * factors.sum + product_rounding(p->dtype, m->rank) * factors.magnitude + steps;
+    return orthogonality(p, m->rank) * r * factors.sum + product_rounding(p->dtype, m->rank) * factors.magnitude + steps;
 }
 
 void cd_low_rank_projection_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket)
 {
     if (!states_projection(s, job)) return;
     double right = 0, bound = job->projected_bound;
+    cd_host_sums has = {.count = 0};
     for (uint32_t i = 0; i < job->matrix_count; i++) {
         const cd_low_rank_matrix *m = &job->matrices[i];
         cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m), p = cd_low_rank_p_view(job, m), q = cd_low_rank_q_view(job, m);
         along out = along_p(&matrix, &p);
         right += out.sum;
+        if (m->is_whole) cd_host_add_all(&has, m->at, &matrix);
         bound += matrix_rounding(m, &p, &q) + evaluation(job, m) * out.magnitude;
     }
     bool can_say = isfinite(job->projected) && isfinite(right) && bound >= 0; /* an overflow is I-RANGE's */
     cddp_law law = {"Pᵀ·(mean of gradient + error) = Pᵀ·output, signed sums over the bucket", (int64_t)bucket->index,
                     can_say ? job->projected : 0, can_say ? right : 0, can_say ? bound : INFINITY, true};
     cddp_tracer_law(s->tracer, &law);
+    whole_end(s, job, bucket, &has);
 }

@@ -33,6 +33,7 @@ typedef struct cd_low_rank_slot {
 typedef struct cd_low_rank_matrix {
     uint32_t parameter;
     int64_t rows, columns, rank;
+    bool is_whole;      /* the rank asked for is not below either side: nothing may be lost */
     int64_t at;         /* first element in the bucket (or the square) */
     int64_t p_at, q_at; /* first elements in the job's memories */
 } cd_low_rank_matrix;
@@ -48,6 +49,8 @@ typedef struct cd_low_rank_job {
     size_t slot_capacity;
     double law_right, law_magnitude; /* low_rank_law.c: what went in, and Σ|…| of it */
     double projected, projected_bound; /* what went in, along P, and what rounding may make of it */
+    cd_host_sums whole;                /* what went in, of matrices that are to come out whole */
+    double whole_bound;
     cd_host_sums rest_sent;            /* what travels uncompressed */
     cd_host_sums drawn;                /* factors that began with random numbers */
     double warm, warm_ended;           /* Σ± of factors that began where a round had ended, and where it had */
@@ -89,6 +92,9 @@ cddp_status cd_low_rank_fill_normal(cd_low_rank *s, const cddp_tensor *q, cd_prn
 cddp_status cd_low_rank_bring(cd_low_rank *s, const cddp_tensor *to, const cddp_tensor *from, cddp_error *err);
 /* As cddp_device.orthonormalize says. */
 cddp_status cd_low_rank_orthogonalize(cd_low_rank *s, const cddp_tensor *matrix, cddp_error *err);
+/* Columns of zeros of an orthonormal q become independent ones, drawn like those of fill_normal; only where the host sees them without
+** waiting for a device. */
+cddp_status cd_low_rank_renew(cd_low_rank *s, const cddp_tensor *q, cd_prng *prng, cddp_error *err);
 
 /* A matrix of the bucket (rows, columns), and its factors (rows, rank) and (columns, rank). */
 cddp_tensor cd_low_rank_matrix_view(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket,
@@ -109,7 +115,7 @@ void cd_low_rank_factor_begins(const cd_low_rank *s, cd_low_rank_job *job, const
 void cd_low_rank_factors_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket);
 void cd_low_rank_factor_ended(cd_low_rank *s, const cd_low_rank_job *job, const cd_low_rank_matrix *m);
 void cd_low_rank_factor_forget(cd_low_rank_slot *slot);
-/* States that the output is the mean's projection on the columns of P: begin when P is orthonormal and matrices are still what this
-** rank brings, end when they are the output. */
+/* States that the output is the mean's projection on the columns of P, and where the rank is full the mean itself: begin when P is
+** orthonormal and matrices are still what this rank brings, end when they are the output. */
 void cd_low_rank_projection_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket);
 void cd_low_rank_projection_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket);

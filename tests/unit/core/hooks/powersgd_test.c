@@ -33,6 +33,7 @@ typedef struct job {
     uint32_t ranks, steps;
     uint32_t swap_at;   /* save, destroy, create and load before this step; UINT32_MAX: never */
     bool zero, low_rank, resized;
+    uint32_t silent_from, silent_to; /* steps without gradients; none where both are 0 */
     double means[STEPS][NUMEL], outputs[RANKS_MAX][STEPS][NUMEL], errors[RANKS_MAX][NUMEL];
     cd_low_rank_statistics statistics;
     uint64_t sent;     /* bytes that rank 0 gave to collectives */
@@ -43,7 +44,7 @@ typedef struct job {
 /* Dyadic values, so that means over 2 and 4 ranks are exact. */
 static double gradient(const job *j, uint32_t rank, uint32_t step, int i)
 {
-    if (j->zero) return 0.0;
+    if (j->zero || (step >= j->silent_from && step < j->silent_to)) return 0.0;
     cd_prng root = cd_prng_seed(7), p = cd_prng_split_index(&root, "g", rank * 1000 + step);
     if (j->low_rank && i < ROWS * COLUMNS) {
         double value = 0.0; /* rank 2: two outer products */
@@ -319,6 +320,29 @@ TEST(powersgd, zero_and_rank_deficient_gradients_stay_finite)
     }
 }
 
+/* Of a gradient of zeros nothing is sent, so that Q is zero: what it starts from next must not be. */
+TEST(powersgd, goes_on_after_gradients_of_zeros)
+{
+    static const char *const feedback[2] = {"start_powerSGD_iter=2,matrix_approximation_rank=2",
+                                            "start_powerSGD_iter=2,matrix_approximation_rank=2,use_error_feedback=false"};
+    for (int i = 0; i < 2; i++) {
+        for (uint32_t swap_at = 0; swap_at < STEPS; swap_at += 4) {
+            job_of(&cd_hook_powersgd, feedback[i]);
+            j.silent_from = 2;
+            j.silent_to = 4;
+            j.swap_at = swap_at;
+            run(&j);
+            for (uint32_t step = 4; step < STEPS; step++) {
+                double energy = 0.0;
+                for (int e = 0; e < ROWS * COLUMNS; e++) energy += j.outputs[0][step][e] * j.outputs[0][step][e];
+                cd_test_row("%s, step %u", feedback[i], step);
+                assert_true(energy > 0.0);
+                assert_memory_equal(j.outputs[1][step], j.outputs[0][step], sizeof j.outputs[0][step]);
+            }
+        }
+    }
+}
+
 TEST(powersgd, a_state_saved_and_loaded_continues_bit_for_bit)
 {
     static double straight[STEPS][NUMEL];
@@ -463,6 +487,6 @@ TEST_MAIN(ROW(powersgd, is_exact_until_its_start_and_compresses_from_then_on), R
           ROW(powersgd, leaves_what_does_not_pay_uncompressed), ROW(powersgd, is_lossless_at_full_rank),
           ROW(powersgd, is_lossless_on_gradients_whose_mean_has_the_configured_rank), ROW(powersgd, error_feedback_telescopes),
           ROW(powersgd, uncompressed_tensors_stay_exact_within_rounding), ROW(powersgd, zero_and_rank_deficient_gradients_stay_finite),
-          ROW(powersgd, a_state_saved_and_loaded_continues_bit_for_bit), ROW(powersgd, a_state_of_another_model_is_refused),
+          ROW(powersgd, goes_on_after_gradients_of_zeros), ROW(powersgd, a_state_saved_and_loaded_continues_bit_for_bit), ROW(powersgd, a_state_of_another_model_is_refused),
           ROW(powersgd, the_rank_follows_its_schedule), ROW(batched_powersgd, compresses_the_whole_bucket_and_telescopes),
           ROW(powersgd, starts_early_only_without_memory), ROW(powersgd, refuses_settings_that_cannot_work_by_name))
