@@ -195,6 +195,7 @@ static cddp_status open_sim(cd_compose *c, cddp_error *err)
     CD_TRY(find_link("network.link", network->link, &config.network.inter, err));
     if (network->gb_per_s > 0) config.network.inter.bytes_per_second = (uint64_t)(network->gb_per_s * 1e9);
     if (network->latency_us > 0) config.network.inter.latency_ns = (uint64_t)(network->latency_us * 1e3);
+    if (network->overhead_us > 0) config.network.inter.overhead_ns = (uint64_t)(network->overhead_us * 1e3);
     CD_TRY(find_link("network.intra_link", network->intra_link, &config.network.intra, err));
     if (network->intra_latency_us > 0) config.network.intra.latency_ns = (uint64_t)(network->intra_latency_us * 1e3);
     config.launch_ns = (uint64_t)(network->launch_us * 1e3);

@@ -37,7 +37,13 @@ typedef struct cd_flow {
     uint32_t action;
     cddp_tensor work, source; /* flat */
     uint64_t last_arrival_ns;
+    uint64_t left_ns; /* when all that was sent has left: the operation needs its memory until then */
 } cd_flow;
+
+static inline void cd_flow_keep_until(cd_flow *flow, uint64_t left_ns)
+{
+    if (flow->left_ns < left_ns) flow->left_ns = left_ns;
+}
 
 struct cd_part {
     cd_coll *coll;
@@ -51,7 +57,7 @@ struct cd_part {
     cddp_collective what;
     uint64_t ordinal; /* of the rank, over all groups: what faults count */
     uint64_t posted_ns, time_ns;
-    cd_sim_event end_event; /* a timed graph's end of this part; messages: it was launched, or its host has added */
+    cd_sim_event end_event; /* a timed graph's end of this part; messages: it was launched, its host has added, what it sent has left */
     uint32_t awaited; /* part index, UINT32_MAX: anybody; meaningful while is_blocked */
     uint8_t awaited_channel;
     bool is_blocked, has_content, is_staged, is_released;

@@ -145,7 +145,7 @@ bool cd_part_describe_program(cd_part *part)
         flow->program.tree = cd_tree_get_pieces(&flow->program);
     flow->action = 0;
     part->is_blocked = false;
-    flow->last_arrival_ns = 0;
+    flow->last_arrival_ns = flow->left_ns = 0;
     part->has_content = has_content(subject);
     return true;
 }

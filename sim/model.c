@@ -48,7 +48,9 @@ static void send_timed(walk *w, cd_part *part, const cd_action *a)
         const cd_passage passage = {from, to, from_host, to_host};
         const cd_route route = cd_network_route(network, &passage, (uint64_t)a->count * cd_flow_of(part)->program.element_bytes);
         uint64_t key = network->config.jitter_ns != 0 ? cd_hash_mix(w->coll->comm->id, w->coll->ordinal) : 0;
-        m->time_ns = leave(w, part, a->peer, &route) + route.latency_ns +
+        uint64_t left_ns = leave(w, part, a->peer, &route);
+        cd_flow_keep_until(cd_flow_of(part), left_ns);
+        m->time_ns = left_ns + route.latency_ns +
                      cd_network_jitter_ns(network, from, to, key != 0 ? cd_hash_mix(key, cd_flow_of(part)->action) : 0);
         if (network->config.jitter_ns != 0) {
             if (m->time_ns < cd_flow_of(part)->last_arrival_ns) m->time_ns = cd_flow_of(part)->last_arrival_ns;
@@ -77,6 +79,7 @@ static bool walk_part(walk *w, cd_part *part)
             cd_message_free(w->sim, m, false);
         }
     }
+    if (part->time_ns < flow->left_ns) part->time_ns = flow->left_ns;
     return false;
 }
 
@@ -129,7 +132,7 @@ static bool time_ring(walk *w)
     cd_ring_time ring = {&w->sim->host->network, *p, coll->comm->ranks, memory, port, port + coll->size};
     cd_ring_time_run(&ring);
     for (uint32_t i = 0; i < coll->size; i++) {
-        coll->parts[i].time_ns = (uint64_t)memory[i];
+        coll->parts[i].time_ns = (uint64_t)(memory[i] > port[i] ? memory[i] : port[i]);
         *ring_lane(w, i) = (uint64_t)port[i];
     }
     cd_memory_release(&w->sim->memory, memory, bytes);

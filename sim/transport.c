@@ -193,7 +193,9 @@ static uint64_t arrival_by_route(cd_sim *sim, cd_part *part, cd_message *m)
         &sim->cluster->receive_port_free_ns[cd_network_lane_port(network, m->target_rank, CD_LANE_LANDING)];
     clocks[CD_LANE_CONNECTION] = &part->member->lane_free_ns[CD_LANE_CONNECTION];
     m->is_received = !route.holds_receiver;
-    uint64_t arrival = cd_route_leave(&route, &m->sent_ns, clocks) + route.latency_ns +
+    uint64_t left_ns = cd_route_leave(&route, &m->sent_ns, clocks);
+    cd_flow_keep_until(cd_flow_of(part), left_ns);
+    uint64_t arrival = left_ns + route.latency_ns +
                        cd_network_jitter_ns(network, m->source_rank, m->target_rank, ordinal);
     const uint64_t last = cd_flow_of(part)->last_arrival_ns;
     return arrival < last ? last : arrival;
@@ -213,6 +215,7 @@ static uint64_t arrival_of(cd_sim *sim, cd_part *part, cd_message *m)
     uint64_t start = *port > sim->now_ns ? *port : sim->now_ns;
     *port = start + link->overhead_ns + m->busy_ns;
     m->sent_ns = start;
+    cd_flow_keep_until(cd_flow_of(part), *port);
     uint64_t arrival = *port + link->latency_ns;
     if (network->config.jitter_ns != 0) {
         uint64_t key = cd_hash_mix(part->coll->comm->id, part->coll->ordinal);
@@ -352,7 +355,7 @@ static cddp_status receive(cd_part *part, const cd_action *a, const cd_message *
     return CDDP_OK;
 }
 
-/* What the host received has been added: its program goes on. */
+/* What the host received has been added, or what was sent has left: the program goes on. */
 static void go_on(cd_sim *sim, cd_sim_event *event)
 {
     cd_part *part = (cd_part *)(void *)((char *)event - offsetof(cd_part, end_event));
@@ -364,6 +367,13 @@ static void go_on(cd_sim *sim, cd_sim_event *event)
         cd_coll_reclaim(part->coll);
 }
 
+static void go_on_at(cd_part *part, uint64_t time_ns)
+{
+    part->end_event.fire = go_on;
+    part->coll->messages++;
+    cd_sim_schedule_event(part->coll->comm->sim, &part->end_event, time_ns);
+}
+
 /* True when the host needs time for what it received; the program goes on behind this entry afterwards. */
 static bool host_adds(cd_part *part, const cd_action *a)
 {
@@ -372,10 +382,8 @@ static bool host_adds(cd_part *part, const cd_action *a)
     if (sim->host->config.transport != CD_SIM_MESSAGES) return false;
     uint64_t duration = cd_network_host_ns(&sim->host->network, bytes);
     if (duration == 0) return false;
-    part->end_event.fire = go_on;
-    part->coll->messages++;
     cd_flow_of(part)->action++;
-    cd_sim_schedule_event(sim, &part->end_event, sim->now_ns + duration);
+    go_on_at(part, sim->now_ns + duration);
     return true;
 }
 
@@ -399,6 +407,10 @@ static cddp_status advance(cd_part *part, bool *finished, cddp_error *err)
         cd_message_free(sim, m, false);
         if (status != CDDP_OK) return status;
         if ((a.hosts & CD_HOST_HERE) != 0 && host_adds(part, &a)) return CDDP_OK;
+    }
+    if (flow->left_ns > sim->now_ns) {
+        go_on_at(part, flow->left_ns);
+        return CDDP_OK;
     }
     CD_TRY(cd_part_finish(part, err));
     *finished = true;

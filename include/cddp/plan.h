@@ -267,7 +267,7 @@ typedef struct cddp_plan_network {
     int64_t completion;    /* 0 at once, 1 a choice */
     const char *algorithm; /* of all-reduce */
     const char *link;      /* between ranks, or between nodes */
-    double gb_per_s, latency_us; /* of link; 0: the preset's */
+    double gb_per_s, latency_us, overhead_us; /* of link; 0: the preset's */
     const char *intra_link; /* inside a node */
     const char *bus;        /* between a GPU and its host and network card */
     double host_gb_per_s, connection_gb_per_s, launch_us;

@@ -43,6 +43,60 @@ TEST(paper, resnet_over_nccl_prefers_buckets_of_ten_megabytes_to_small_and_large
     }
 }
 
+/* Of 5, 10 … 50 MB the cap with the fastest iteration; the smallest of them. */
+static double best_cap_over_nccl(study_model model, unsigned ranks)
+{
+    double best = 0, least = INFINITY;
+    for (double cap = 5; cap <= 50; cap += 5) {
+        double ms = cluster(STUDY_NCCL, model, ranks, cap);
+        if (ms < least) best = cap;
+        least = fmin(least, ms);
+    }
+    return best;
+}
+
+/* [R]: 10 to 25 MB are best for ResNet, and more for BERT. */
+TEST(paper, the_best_bucket_over_nccl_grows_with_the_model)
+{
+    for (unsigned ranks = 16; ranks <= 32; ranks *= 2) {
+        double resnet = best_cap_over_nccl(STUDY_RESNET, ranks);
+        cd_test_row("%u ranks", ranks);
+        assert_true(10 <= resnet && resnet <= 25);
+        assert_true(best_cap_over_nccl(STUDY_BERT, ranks) > resnet);
+    }
+}
+
+/* [R]: over Gloo one of the paper's sizes is best for both models, below NCCL's for BERT, on 16 GPUs. */
+TEST(paper, the_best_bucket_over_gloo_is_small_for_both_models)
+{
+    static const double caps[] = {5, 10, 25, 50};
+    double best[3] = {0};
+    for (int k = 0; k < 3; k++) {
+        double least = INFINITY;
+        for (int i = 0; i < 4; i++) {
+            double ms = cluster(k < 2 ? STUDY_GLOO : STUDY_NCCL, k == 0 ? STUDY_RESNET : STUDY_BERT, 16, caps[i]);
+            if (ms < least) best[k] = caps[i];
+            least = fmin(least, ms);
+        }
+    }
+    assert_true(best[0] == best[1]);
+    assert_true(best[1] < best[2]);
+}
+
+/* [R]: Gloo is saturated by small messages, NCCL is not. */
+TEST(paper, small_buckets_cost_nccl_more_than_gloo)
+{
+    for (unsigned ranks = 16; ranks <= 32; ranks *= 2)
+        for (int model = 0; model < 2; model++) {
+            double loss[2];
+            for (int b = 0; b < 2; b++)
+                loss[b] = cluster((study_backend)b, (study_model)model, ranks, 1) /
+                          cluster((study_backend)b, (study_model)model, ranks, 25);
+            cd_test_row("model %d, %u ranks", model, ranks);
+            assert_true(loss[STUDY_NCCL] > loss[STUDY_GLOO]);
+        }
+}
+
 /* [R]: Gloo grows faster than NCCL, and with Gloo BERT faster than ResNet; skipping helps Gloo more. */
 TEST(paper, iterations_grow_with_ranks_as_remembered)
 {
@@ -93,4 +147,7 @@ TEST(paper, powersgd_sends_exactly_what_the_formula_says)
 
 TEST_MAIN(ROW(paper, the_best_bucket_lies_between_the_extremes), ROW(paper, iterations_grow_with_ranks_as_remembered),
           ROW(paper, resnet_over_nccl_prefers_buckets_of_ten_megabytes_to_small_and_large_ones),
+          ROW(paper, the_best_bucket_over_nccl_grows_with_the_model),
+          ROW(paper, the_best_bucket_over_gloo_is_small_for_both_models),
+          ROW(paper, small_buckets_cost_nccl_more_than_gloo),
           ROW(paper, powersgd_sends_exactly_what_the_formula_says))

@@ -59,6 +59,8 @@ TEST(paper, sixteen_gpus_take_seven_to_ten_percent_more_than_one_without_ddp)
     }
 }
 
+/* The published times are whole milliseconds of a hundred: what small buckets cost 16 GPUs is known to half a percent. On
+** one machine ours are too cheap, see docs/paper.md. */
 TEST(paper, small_buckets_cost_more_the_more_gpus_there_are)
 {
     for (int model = 0; model < 2; model++) {
@@ -68,7 +70,9 @@ TEST(paper, small_buckets_cost_more_the_more_gpus_there_are)
             cd_test_row("model %d on %u", model, ranks);
             double penalty = study_gpus_ms(model, ranks, 1) / study_gpus_ms(model, ranks, 25) - 1;
             assert_true(penalty > before);
-            if (model == 0) assert_true(penalty < published_small_buckets_percent[i] / 100);
+            if (model == 0 && ranks < 16) assert_true(penalty < published_small_buckets_percent[i] / 100);
+            if (model == 0 && ranks == 16)
+                assert_between(100 * penalty, published_small_buckets_percent[i] - 0.5, published_small_buckets_percent[i] + 0.5);
             before = penalty;
         }
     }
@@ -106,7 +110,7 @@ TEST(paper, summing_on_hosts_beats_a_ring_of_pcie_gpus)
     }
 }
 
-/* [R]: with Gloo three groups help; with NCCL they help BERT, and ResNet less. */
+/* [R]: with Gloo three groups help; with NCCL they help BERT, and make no difference to ResNet. */
 TEST(paper, several_groups_in_turn_gain_where_one_connection_is_the_limit)
 {
     double gain[2][2];
@@ -115,7 +119,11 @@ TEST(paper, several_groups_in_turn_gain_where_one_connection_is_the_limit)
             double one = study_turns_ms((study_backend)backend, (study_model)model, 1);
             gain[backend][model] = 1 - study_turns_ms((study_backend)backend, (study_model)model, 3) / one;
             cd_test_row("backend %d, model %d", backend, model);
-            assert_true(study_turns_ms((study_backend)backend, (study_model)model, 5) < one);
+            double five = study_turns_ms((study_backend)backend, (study_model)model, 5);
+            if (backend == STUDY_NCCL && model == STUDY_RESNET)
+                assert_within(five, one, 0.1);
+            else
+                assert_true(five < one);
         }
     assert_true(gain[STUDY_GLOO][STUDY_RESNET] > 0 && gain[STUDY_NCCL][STUDY_BERT] > 0);
     assert_true(gain[STUDY_NCCL][STUDY_RESNET] < gain[STUDY_NCCL][STUDY_BERT]);
