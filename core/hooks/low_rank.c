@@ -33,6 +33,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TRACE 0x1p-100   /* far below half a unit of what a gradient leaves in Q, far above the smallest number */
+#define TRACE_F16 0x1p-20 /* where numbers end at 2^-24 */
+
 #define NO_SUCH "PyTorch has no such option"
 
 static const cd_option option_table[] = {
@@ -286,20 +289,42 @@ static cddp_status errors_end(cd_low_rank *s, const cddp_grad_bucket *bucket, cd
 
 /* ---- factors ---- */
 
-/* Where Q starts: the last one when warm, else random normals that every rank draws alike. Of the last one, columns along which there was
-** nothing to send are drawn anew: they would stay zero for ever, and with them all that a matrix sends after one gradient of zeros. */
+/* The first Q of a warm start stays known: see factor_begin. */
+static cddp_status first_find(cd_low_rank *s, cd_low_rank_slot *slot, const cddp_tensor *q, cd_prng *prng, cddp_tensor *first, cddp_error *err)
+{
+    bool is_known = slot->first_numel == cddp_tensor_numel(q) && slot->first.device == q->device && slot->first.dtype == q->dtype;
+    if (!is_known) {
+        CD_TRY(cd_low_rank_fill_normal(s, q, prng, err));
+        CD_TRY(cd_low_rank_slot_keep_first(slot, q, err));
+    }
+    *first = cddp_tensor_of(slot->first.device, slot->first.storage, slot->first.offset, slot->first.dtype, q->sizes, q->dim_count);
+    return CDDP_OK;
+}
+
+/* Where Q starts: the last one when warm, else random normals that every rank draws alike.
+**
+** Columns of the last one along which there was nothing to send are zero, as all of them after a gradient of zeros, and would stay so:
+** from zeros nothing is ever sent again. So a trace of the first Q is added to every last one, too small to be seen beside numbers that are
+** not zero; where all are, it is what remains, and orthonormal columns come of it. Nobody has to look for zeros, which a device of its own
+** would have to be waited for. */
 static cddp_status factor_begin(cd_low_rank *s, cd_low_rank_job *job, const cd_low_rank_matrix *m, cddp_error *err)
 {
-    cddp_tensor q = cd_low_rank_q_view(job, m);
+    cddp_tensor q = cd_low_rank_q_view(job, m), first;
     cd_low_rank_slot *slot = &s->slots[m->parameter];
-    bool kept = slot->q_numel == m->columns * m->rank && slot->q_rank == m->rank;
+    const bool kept = slot->q_numel == m->columns * m->rank && slot->q_rank == m->rank, is_warm = s->settings.warm_start;
     cd_prng seed = cd_prng_seed(s->settings.seed), prng = cd_prng_split_index(&seed, "powersgd", m->parameter);
-    if (kept || !s->settings.warm_start) prng = cd_prng_split_index(&prng, "iteration", s->iteration);
-    if (kept) CD_TRY(cd_low_rank_bring(s, &q, &slot->q, err));
-    else CD_TRY(cd_low_rank_fill_normal(s, &q, &prng, err));
+    if (is_warm) {
+        CD_TRY(first_find(s, slot, &q, &prng, &first, err));
+        CD_TRY(cd_low_rank_bring(s, &q, kept ? &slot->q : &first, err));
+    } else if (kept) {
+        CD_TRY(cd_low_rank_bring(s, &q, &slot->q, err));
+    } else {
+        prng = cd_prng_split_index(&prng, "iteration", s->iteration);
+        CD_TRY(cd_low_rank_fill_normal(s, &q, &prng, err));
+    }
     cd_low_rank_factor_begins(s, job, m, !kept);
+    if (is_warm && kept) CD_TRY(q.device->axpy(&q, q.dtype == CDDP_F16 ? TRACE_F16 : TRACE, &first, NULL, err));
     CD_TRY(cd_low_rank_orthogonalize(s, &q, err));
-    if (kept) CD_TRY(cd_low_rank_renew(s, &q, &prng, err));
     return CDDP_OK;
 }
 

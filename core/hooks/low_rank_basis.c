@@ -66,24 +66,3 @@ cddp_status cd_low_rank_orthogonalize(cd_low_rank *s, const cddp_tensor *matrix,
     CD_TRY(matrix->device->copy(matrix, &f64, NULL, err));
     return CDDP_OK;
 }
-
-/* A column that was left out came back as zeros, and zeros have no direction to go on in: all that is sent along it would be zeros. */
-static bool is_zero(const cddp_tensor *matrix, int64_t column)
-{
-    for (int64_t i = 0; i < matrix->sizes[0]; i++)
-        if (cd_host_get(matrix, i * matrix->sizes[1] + column) != 0) return false;
-    return true;
-}
-
-cddp_status cd_low_rank_renew(cd_low_rank *s, const cddp_tensor *q, cd_prng *prng, cddp_error *err)
-{
-    const int64_t rows = q->sizes[0], rank = q->sizes[1];
-    bool renews = false;
-    if (!cd_host_can_look(q->device)) return CDDP_OK;
-    for (int64_t k = 0; k < rank; k++) {
-        if (!is_zero(q, k)) continue;
-        for (int64_t i = 0; i < rows; i++) cd_host_set(q, i * rank + k, normal(prng));
-        renews = true;
-    }
-    return renews ? cd_low_rank_orthogonalize(s, q, err) : CDDP_OK;
-}

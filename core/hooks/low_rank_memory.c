@@ -54,6 +54,7 @@ void cd_low_rank_destroy(void *self)
         int64_t capacity = error_capacity(&s->slots[i]);
         flat_release(&s->slots[i].error, &capacity);
         flat_release(&s->slots[i].q, &s->slots[i].q_capacity);
+        flat_release(&s->slots[i].first, &s->slots[i].first_capacity);
     }
     for (size_t i = 0; i < s->job_count; i++) job_fini(s, &s->jobs[i]);
     cd_release(s->allocator, s->slots, s->slot_capacity * sizeof *s->slots);
@@ -114,6 +115,16 @@ cddp_status cd_low_rank_slot_keep_q(cd_low_rank_slot *slot, const cddp_tensor *q
     CD_TRY(q->device->copy(&slot->q, q, NULL, err));
     slot->q_numel = numel;
     slot->q_rank = rank;
+    return CDDP_OK;
+}
+
+cddp_status cd_low_rank_slot_keep_first(cd_low_rank_slot *slot, const cddp_tensor *q, cddp_error *err)
+{
+    int64_t numel = cddp_tensor_numel(q);
+    slot->first_numel = 0;
+    CD_TRY(flat_reserve(q, numel, &slot->first, &slot->first_capacity, err));
+    CD_TRY(q->device->copy(&slot->first, q, NULL, err));
+    slot->first_numel = numel;
     return CDDP_OK;
 }
 

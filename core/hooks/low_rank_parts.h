@@ -25,6 +25,8 @@ typedef struct cd_low_rank_slot {
     cddp_tensor error; /* (numel) what its gradient is owed; undefined until first needed */
     cddp_tensor q;     /* (columns, rank) of its matrix; valid when q_numel > 0 */
     int64_t q_numel, q_capacity, q_rank;
+    cddp_tensor first; /* the q that a warm start began with, drawn again when it is not known; valid when first_numel > 0 */
+    int64_t first_numel, first_capacity;
     bool loaded; /* from a saved state, not yet met by a bucket */
     int64_t ended_numel, ended_rank; /* low_rank_law.c: of the factor the last round ended with; 0: not known */
     double ended;                    /* Σ± of it */
@@ -83,6 +85,8 @@ struct cd_low_rank {
 cddp_status cd_low_rank_slot_find(cd_low_rank *s, uint32_t parameter, const cddp_tensor *gradient, cd_low_rank_slot **slot, cddp_error *err);
 cddp_status cd_low_rank_slots_reserve(cd_low_rank *s, size_t count, cddp_error *err);
 cddp_status cd_low_rank_slot_keep_q(cd_low_rank_slot *slot, const cddp_tensor *q, int64_t rank, cddp_error *err);
+/* Notes q as the one that a warm start began with. */
+cddp_status cd_low_rank_slot_keep_first(cd_low_rank_slot *slot, const cddp_tensor *q, cddp_error *err);
 cddp_status cd_low_rank_job_find(cd_low_rank *s, const cddp_grad_bucket *bucket, cd_low_rank_job **job, cddp_error *err);
 cddp_status cd_low_rank_job_reserve(cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket, cddp_error *err);
 
@@ -92,9 +96,6 @@ cddp_status cd_low_rank_fill_normal(cd_low_rank *s, const cddp_tensor *q, cd_prn
 cddp_status cd_low_rank_bring(cd_low_rank *s, const cddp_tensor *to, const cddp_tensor *from, cddp_error *err);
 /* As cddp_device.orthonormalize says. */
 cddp_status cd_low_rank_orthogonalize(cd_low_rank *s, const cddp_tensor *matrix, cddp_error *err);
-/* Columns of zeros of an orthonormal q become independent ones, drawn like those of fill_normal; only where the host sees them without
-** waiting for a device. */
-cddp_status cd_low_rank_renew(cd_low_rank *s, const cddp_tensor *q, cd_prng *prng, cddp_error *err);
 
 /* A matrix of the bucket (rows, columns), and its factors (rows, rank) and (columns, rank). */
 cddp_tensor cd_low_rank_matrix_view(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket,

@@ -3,7 +3,7 @@
 # catalogue.sh PROGRAM TREE RANKS [PLUGIN [SCENARIO…]]: the scenarios on NCCL end as on the simulator, with the model on
 # the GPU and with the model in host memory, and both runs exchange the same bits. With one rank every scenario that a
 # world of one can run takes part, else those that are written for so many ranks (or the ones that are named). Left out is
-# what only a simulator can do: planted faults, the simulated rendezvous, choosers, devices without numbers, bounded slots, planted hooks, ranks that
+# what NCCL has not, bitwise reductions, and what only a simulator can do: planted faults, the simulated rendezvous, choosers, devices without numbers, bounded slots, planted hooks, ranks that
 # wait for ever; and runs under other world sizes.
 # PLUGIN brings nccl in place of the program's own module; "" is none. 77 where there is no GPU.
 set -u
@@ -57,7 +57,7 @@ list() {
     find scenarios -name '*.toml' | sort | while IFS= read -r scenario; do
         size=$(sed -nE 's/^size *= *([0-9]+).*/\1/p' "$scenario" | head -1)
         if [ "${size:-2}" = "$ranks" ] &&
-            ! grep -qE '^\[\[fault\]\]|^\[rendezvous\]|device = "(symbol|shape)"|^chooser|in_flight_max|name = "plant_|I-LIVE|^backend|producers|"world\.size=' "$scenario"; then
+            ! grep -qE '^\[\[fault\]\]|^\[rendezvous\]|device = "(symbol|shape)"|reduction = "b(and|or|xor)"|^chooser|in_flight_max|name = "plant_|I-LIVE|^backend|producers|"world\.size=' "$scenario"; then
             echo "$scenario"
         else
             echo "$scenario" >>"$scratch/left"

@@ -5,6 +5,7 @@
 
 #include "core/base/prng.h"
 #include "core/hooks/hook.h"
+#include "core/hooks/host.h"
 #include "core/hooks/low_rank_parts.h"
 
 #include <math.h>
@@ -33,6 +34,7 @@ typedef struct job {
     uint32_t ranks, steps;
     uint32_t swap_at;   /* save, destroy, create and load before this step; UINT32_MAX: never */
     bool zero, low_rank, resized;
+    const cddp_dtype *dtype;         /* NULL: f32 */
     uint32_t silent_from, silent_to; /* steps without gradients; none where both are 0 */
     double means[STEPS][NUMEL], outputs[RANKS_MAX][STEPS][NUMEL], errors[RANKS_MAX][NUMEL];
     cd_low_rank_statistics statistics;
@@ -97,16 +99,16 @@ static cddp_status swap_state(const job *j, cddp_rank *rank, cddp_group *group, 
 
 static cddp_status one_step(job *j, cddp_rank *rank, cddp_group *group, void *self, uint32_t step, cddp_error *err)
 {
-    float flat[NUMEL];
-    double sum;
+    double flat[NUMEL], sum; /* room for any dtype */
+    const cddp_dtype dtype = j->dtype != NULL ? *j->dtype : CDDP_F32;
+    int64_t numel = NUMEL;
+    cddp_tensor buffer = cddp_tensor_of(cddp_device_cpu(), flat, 0, dtype, &numel, 1);
     for (int i = 0; i < NUMEL; i++) {
-        flat[i] = (float)gradient(j, rank->rank, step, i);
+        cd_host_set(&buffer, i, gradient(j, rank->rank, step, i));
         sum = 0.0;
         for (uint32_t r = 0; r < j->ranks; r++) sum += gradient(j, r, step, i);
         j->means[step][i] = sum / j->ranks;
     }
-    int64_t numel = NUMEL;
-    cddp_tensor buffer = cddp_tensor_of(cddp_device_cpu(), flat, 0, CDDP_F32, &numel, 1);
     uint32_t ids[2] = {3, 1};
     int64_t offsets[2] = {0, ROWS * COLUMNS}, lengths[2] = {ROWS * COLUMNS, BIAS}, sizes[2] = {ROWS, COLUMNS}, bias[1] = {BIAS};
     if (j->resized && step + 1 == j->steps) {
@@ -114,8 +116,8 @@ static cddp_status one_step(job *j, cddp_rank *rank, cddp_group *group, void *se
         lengths[1] += 4;
         offsets[1] -= 4;
     }
-    cddp_tensor gradients[2] = {cddp_tensor_of(buffer.device, flat, 0, CDDP_F32, sizes, 2),
-                                cddp_tensor_of(buffer.device, flat, offsets[1], CDDP_F32, bias, 1)};
+    cddp_tensor gradients[2] = {cddp_tensor_of(buffer.device, flat, 0, dtype, sizes, 2),
+                                cddp_tensor_of(buffer.device, flat, offsets[1], dtype, bias, 1)};
     cddp_grad_bucket bucket = {.size = sizeof bucket, .index = 0, .bucket_count = 1, .is_last = true, .buffer = buffer, .parameter_count = 2,
                                .parameter_ids = ids, .offsets = offsets, .lengths = lengths, .gradients = gradients, .parameters = gradients};
     cddp_future future = {.size = sizeof future};
@@ -123,7 +125,7 @@ static cddp_status one_step(job *j, cddp_rank *rank, cddp_group *group, void *se
     for (bool complete = false; status == CDDP_OK && !complete;) status = cd_future_advance(&future, self, &bucket, &complete, err);
     if (status != CDDP_OK) return status;
     assert_int_equal(cddp_tensor_numel(&future.result), NUMEL);
-    for (int i = 0; i < NUMEL; i++) j->outputs[rank->rank][step][i] = (double)flat[i];
+    for (int i = 0; i < NUMEL; i++) j->outputs[rank->rank][step][i] = cd_host_get(&buffer, i);
     return CDDP_OK;
 }
 
@@ -143,7 +145,7 @@ static cddp_status train(cddp_rank *rank, void *argument, cddp_error *err)
         const cd_low_rank *s = self;
         j->statistics = cd_low_rank_get_statistics(self);
         if (rank->rank == 0) j->sent = cddp_group_bytes(group);
-        for (int i = 0; i < NUMEL && s->slot_count > 3 && s->slots[3].error.device != NULL; i++) {
+        for (int i = 0; i < NUMEL && j->dtype == NULL && s->slot_count > 3 && s->slots[3].error.device != NULL; i++) {
             const cd_low_rank_slot *slot = i < ROWS * COLUMNS ? &s->slots[3] : &s->slots[1];
             j->errors[rank->rank][i] = (double)((const float *)slot->error.storage)[i < ROWS * COLUMNS ? i : i - ROWS * COLUMNS];
         }
@@ -321,24 +323,32 @@ TEST(powersgd, zero_and_rank_deficient_gradients_stay_finite)
 }
 
 /* Of a gradient of zeros nothing is sent, so that Q is zero: what it starts from next must not be. */
+static void expect_life(const char *what)
+{
+    for (uint32_t step = j.silent_to; step < j.steps; step++) {
+        double energy = 0.0;
+        for (int e = 0; e < ROWS * COLUMNS; e++) energy += j.outputs[0][step][e] * j.outputs[0][step][e];
+        cd_test_row("%s, step %u", what, step);
+        assert_true(energy > 0.0);
+        assert_memory_equal(j.outputs[1][step], j.outputs[0][step], sizeof j.outputs[0][step]);
+    }
+}
+
 TEST(powersgd, goes_on_after_gradients_of_zeros)
 {
     static const char *const feedback[2] = {"start_powerSGD_iter=2,matrix_approximation_rank=2",
                                             "start_powerSGD_iter=2,matrix_approximation_rank=2,use_error_feedback=false"};
-    for (int i = 0; i < 2; i++) {
+    static const cddp_hook *const hooks[2] = {&cd_hook_powersgd, &cd_hook_batched_powersgd};
+    static const cddp_dtype dtypes[] = {CDDP_F32, CDDP_F64, CDDP_BF16, CDDP_F16};
+    for (int i = 0; i < 2 * 2 * 4; i++) {
         for (uint32_t swap_at = 0; swap_at < STEPS; swap_at += 4) {
-            job_of(&cd_hook_powersgd, feedback[i]);
+            job_of(hooks[i / 2 % 2], feedback[i % 2]);
+            j.dtype = &dtypes[i / 4];
             j.silent_from = 2;
             j.silent_to = 4;
             j.swap_at = swap_at;
             run(&j);
-            for (uint32_t step = 4; step < STEPS; step++) {
-                double energy = 0.0;
-                for (int e = 0; e < ROWS * COLUMNS; e++) energy += j.outputs[0][step][e] * j.outputs[0][step][e];
-                cd_test_row("%s, step %u", feedback[i], step);
-                assert_true(energy > 0.0);
-                assert_memory_equal(j.outputs[1][step], j.outputs[0][step], sizeof j.outputs[0][step]);
-            }
+            expect_life(feedback[i % 2]);
         }
     }
 }
