@@ -1,22 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/check/carry.h"
 
-#define POSTS_MAX 256
-
 typedef struct launch {
-    int64_t group, content, arrived; /* digests: as launched, and what its collective delivered */
+    int64_t group, content, arrived; /* digests, 0: not told: as launched, and what its collective delivered */
     uint64_t sequence;
-    bool is_open, is_posted, has_ended;
+    uint64_t posts, under_way; /* operations that carry it; a sparse bucket's rows take several */
+    bool is_open;
 } launch;
 
+/* The operations of a group that carry buckets are numbered from the first one after all buckets had arrived, so that what is remembered
+** is as much as was ever under way at once. */
+typedef struct window {
+    uint64_t first, buckets; /* the sequence of that one; buckets that are posted and have not arrived */
+} window;
+
 typedef struct carried {
-    int64_t sequence, bucket; /* sequence + 1; 0: nothing */
+    int64_t sequence, bucket;
+    uint64_t launch; /* its event's sequence + 1; 0: nothing */
 } carried;
 
 void cd_carries_init(cd_carries *c, cd_scribe *scribe)
 {
     c->scribe = scribe;
     cd_table_init(&c->buckets, scribe->context.allocator, sizeof(launch));
+    cd_table_init(&c->windows, scribe->context.allocator, sizeof(window));
     cd_table_init(&c->posts, scribe->context.allocator, sizeof(carried));
     cd_ranks_init(&c->labels, scribe->context.allocator, sizeof(int64_t));
 }
@@ -24,13 +31,17 @@ void cd_carries_init(cd_carries *c, cd_scribe *scribe)
 void cd_carries_fini(cd_carries *c)
 {
     cd_table_fini(&c->buckets);
+    cd_table_fini(&c->windows);
     cd_table_fini(&c->posts);
     cd_ranks_fini(&c->labels);
 }
 
-static carried *carried_by(cd_carries *c, const cddp_event *e, const int64_t group_and_sequence[2])
+/* Whatever became of it, it is under way no more. */
+static void conclude(cd_carries *c, uint32_t rank, launch *l)
 {
-    return cd_table_add(&c->posts, CD_KEY(e->rank, group_and_sequence[0], (int64_t)((uint64_t)group_and_sequence[1] % POSTS_MAX)));
+    window *w = l->is_open && l->posts > 0 ? cd_table_find(&c->windows, CD_KEY(rank, l->group)) : NULL;
+    if (w != NULL) w->buckets--;
+    l->is_open = false;
 }
 
 typedef struct contradiction {
@@ -57,32 +68,41 @@ static void take_launch(cd_carries *c, const cddp_event *e)
     const cddp_event_bucket_launch *b = &e->as.bucket_launch;
     launch *l = cd_table_add(&c->buckets, CD_KEY(e->rank, b->bucket));
     if (l == NULL) return;
+    conclude(c, e->rank, l); /* the backward in which it went before was left */
     /* A joined rank tells no result of its own. */
-    *l = (launch){.group = b->group, .content = b->digest, .sequence = e->sequence, .is_open = b->digest != 0 && !b->shadow};
+    *l = (launch){.group = b->group, .content = b->digest, .sequence = e->sequence, .is_open = !b->shadow};
 }
 
 static void take_post(cd_carries *c, const cddp_event *e)
 {
     const cddp_event_collective_post *p = &e->as.collective_post;
-    carried *x = carried_by(c, e, (int64_t[]){p->group, p->sequence});
-    if (x == NULL) return;
-    *x = (carried){p->sequence + 1, p->bucket};
-    int64_t *labels = p->bucket >= 0 ? cd_ranks_add(&c->labels, e->rank) : NULL;
+    if (p->bucket < 0) return;
+    int64_t *labels = cd_ranks_add(&c->labels, e->rank);
     if (labels != NULL) *labels = 1;
-    launch *l = p->bucket >= 0 ? cd_table_find(&c->buckets, CD_KEY(e->rank, p->bucket)) : NULL;
-    if (l == NULL || !l->is_open || l->is_posted || l->group != p->group) return;
-    l->is_posted = true;
-    if (p->digest == 0 || p->digest == l->content) return;
+    launch *l = cd_table_find(&c->buckets, CD_KEY(e->rank, p->bucket));
+    if (l == NULL || !l->is_open || l->group != p->group) return;
+    window *w = cd_table_add(&c->windows, CD_KEY(e->rank, p->group));
+    if (w == NULL) return;
+    if (w->buckets == 0) w->first = (uint64_t)p->sequence;
+    carried *x = cd_table_add(&c->posts, CD_KEY(e->rank, p->group, (int64_t)((uint64_t)p->sequence - w->first)));
+    if (x == NULL) return;
+    *x = (carried){p->sequence, p->bucket, l->sequence + 1};
+    w->buckets += l->posts == 0;
+    l->under_way++;
+    if (l->posts++ > 0 || l->content == 0 || p->digest == 0 || p->digest == l->content) return;
     report(c, e, l, &(contradiction){"is not posted as it was launched", "launched:", "posted:", p->bucket, l->content, p->digest});
 }
 
 static void take_end(cd_carries *c, const cddp_event *e)
 {
     const cddp_event_collective_done *d = &e->as.collective_done;
-    const carried *x = carried_by(c, e, (int64_t[]){d->group, d->sequence});
-    launch *l = x != NULL && x->sequence == d->sequence + 1 ? cd_table_find(&c->buckets, CD_KEY(e->rank, x->bucket)) : NULL;
-    if (l == NULL || !l->is_open || l->group != d->group) return;
-    l->has_ended = true;
+    const window *w = cd_table_find(&c->windows, CD_KEY(e->rank, d->group));
+    carried *x = w != NULL ? cd_table_find(&c->posts, CD_KEY(e->rank, d->group, (int64_t)((uint64_t)d->sequence - w->first))) : NULL;
+    if (x == NULL || x->launch == 0 || x->sequence != d->sequence) return;
+    launch *l = cd_table_find(&c->buckets, CD_KEY(e->rank, x->bucket));
+    if (l == NULL || !l->is_open || l->sequence + 1 != x->launch) return;
+    x->launch = 0;
+    l->under_way--;
     l->arrived = d->digest;
 }
 
@@ -91,16 +111,16 @@ static void take_result(cd_carries *c, const cddp_event *e)
     const cddp_event_bucket_done *b = &e->as.bucket_done;
     launch *l = cd_table_find(&c->buckets, CD_KEY(e->rank, b->bucket));
     if (l == NULL || !l->is_open) return;
-    l->is_open = false;
-    if (!l->is_posted) {
+    conclude(c, e->rank, l);
+    if (l->posts == 0) {
         const int64_t *labels = cd_ranks_find(&c->labels, e->rank);
         if (labels == NULL || *labels == 0) return; /* another program's group, which does not tell what its operations carry */
         report(c, e, l, &(contradiction){"is said to be reduced, but no collective carried it",
                                          "a collective of its group that carries it", "none since it was launched", b->bucket, 0, 0});
-    } else if (!l->has_ended) {
+    } else if (l->under_way > 0) {
         report(c, e, l, &(contradiction){"is taken for reduced before its collective has ended", "its collective has ended",
                                          "still in flight", b->bucket, 0, 0});
-    } else if (b->digest != 0 && l->arrived != 0 && b->digest != l->arrived) {
+    } else if (l->content != 0 && b->digest != 0 && l->arrived != 0 && b->digest != l->arrived) {
         report(c, e, l, &(contradiction){"is not what its collective delivered", "delivered:", "taken as the result:", b->bucket,
                                          l->arrived, b->digest});
     } else {
@@ -114,7 +134,7 @@ void cd_carries_learn(cd_carries *c, const cddp_event *e)
     case CDDP_EV_bucket_launch: take_launch(c, e); break;
     case CDDP_EV_hook_call: {
         launch *l = cd_table_find(&c->buckets, CD_KEY(e->rank, e->as.hook_call.bucket));
-        if (l != NULL) l->is_open = false;
+        if (l != NULL) conclude(c, e->rank, l);
         break;
     }
     case CDDP_EV_collective_post: take_post(c, e); break;

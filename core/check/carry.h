@@ -4,8 +4,9 @@
 ** Judged from   bucket_launch and bucket_done (the reducer's word), collective_post and collective_done (the group's), hook_call.
 **     a bucket that was launched is carried by a collective of its group before it is done;
 **     what was posted is what was launched, and what arrived is what the bucket is said to hold.
-** Limits        not of buckets that a comm hook reduces: what it sends is its own business; not without digests, nor of sparse buckets, whose
-**               gradients travel as rows. More than 256 operations of a group in flight are not followed.
+**     Of a sparse bucket, whose gradients travel as rows in several operations, and where nobody tells digests, only the first of these.
+** Limits        not of buckets that a comm hook reduces: what it sends is its own business, and may still be under way when it has given
+**               its result.
 */
 #pragma once
 #include "core/check/scribe.h"
@@ -13,7 +14,8 @@
 typedef struct cd_carries {
     cd_scribe *scribe;
     cd_table buckets; /* (rank, bucket) → the launch that is open */
-    cd_table posts;   /* (rank, group, sequence modulo 256) → which bucket it carries */
+    cd_table windows; /* (rank, group) → from where on operations are numbered */
+    cd_table posts;   /* (rank, group, number) → which bucket it carries */
     cd_ranks labels;  /* rank → 1 when its group tells what operations carry */
     uint64_t done;    /* buckets followed from launch to result */
 } cd_carries;
