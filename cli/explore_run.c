@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One run of an exploration. */
 #include "cli/explore_run.h"
-#include "core/comm/operands.h"
-#include "core/run/plan.h"
 
 #include "cli/compose.h"
 #include "cli/explore_prefix.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/comm/operands.h"
+#include "core/run/plan.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -12,11 +12,11 @@
 ** Limitations: what a rank decides by the number of ranks itself is seen in these worlds only.
 */
 #include "cli/prove_sizes.h"
-#include "core/comm/operands.h"
-#include "core/run/plan.h"
 
 #include "cli/prove_world.h"
 #include "core/base/error.h"
+#include "core/comm/operands.h"
+#include "core/run/plan.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

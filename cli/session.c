@@ -39,8 +39,9 @@ static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn 
 {
     reading *r = context;
     const cddp_registry *registry = r->session->cli->registry;
-    r->lacks_plugin = r->session->may_skip && cd_plan_lacks_plugin(plan, registry);
-    return cd_plan_find_unknown_names(plan, registry, tell, tell_context);
+    const size_t count = cd_plan_find_unknown_names(plan, registry, tell, tell_context);
+    r->lacks_plugin = count > 0 && r->session->may_skip && cd_plan_lacks_plugin(plan, registry);
+    return count;
 }
 
 /* Whether the plan contradicts itself is for cddp_run to say: a scenario may expect just that. */

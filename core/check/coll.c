@@ -301,7 +301,7 @@ static void report_own(state *s)
         const cd_key *operation = CD_KEY(key->part[0], key->part[1]);
         const cd_agree_entry *label = cd_table_find(&s->labels.entries, operation);
         const bool is_message = cd_table_find(&s->posts.entries, operation) == NULL;
-        if (!is_message && (!was_posted_alike(s, operation) || label->first.next != 0 || label->first.data[0] >= 0)) continue;
+        if (!is_message && (!was_posted_alike(s, operation) || label == NULL || label->first.next != 0 || label->first.data[0] >= 0)) continue;
         const bool is_same = at != NULL && at->part[0] == key->part[0] && at->part[1] == key->part[1];
         const bool precedes = first == NULL || w->event.step < first->event.step ||
                               (w->event.step == first->event.step &&

@@ -145,8 +145,9 @@ static void work_out(const cd_plans *p, uint32_t rank, const plan_facts *f, draf
         }
         opened *bucket = &d->buckets[b];
         d->of[param] = (assigned){b, bucket->members++};
+        if (bucket->limit == UNLIMITED) continue;
         bucket->bytes += s->bytes;
-        if (!s->is_sparse && (bucket->limit == UNLIMITED || bucket->bytes < bucket->limit)) continue;
+        if (!s->is_sparse && bucket->bytes < bucket->limit) continue;
         bucket->turn = turns++;
         if (s->is_sparse) continue;
         open[s->dtype] = -1;

@@ -101,6 +101,8 @@ static cddp_group *find_group(const cd_trainer *t, const char *name)
 
 /* ---- what is given, and what must come ---- */
 
+#define VALUE_PERIOD 3 /* elements after which what a rank gives comes again */
+
 /* A collective at hand, on one member of its group. */
 typedef struct own {
     const cddp_plan_collective *planned;
@@ -110,13 +112,14 @@ typedef struct own {
     cddp_dtype dtype;
     uint32_t size, me, root; /* root: or the other rank of a message */
     int64_t numel;
+    double reduced[VALUE_PERIOD]; /* of a reduction, elements 0, 1, … of its result, which then come again */
 } own;
 
 static double value_of(const own *c, uint32_t member, int64_t i)
 {
     const bool named = c->members != NULL && c->members->members.count > 0;
     const uint32_t rank = named ? c->members->members.items[member] : member;
-    return (double)(rank % 4 + 1 + (uint32_t)(i % 3));
+    return (double)(rank % 4 + 1 + (uint32_t)(i % VALUE_PERIOD));
 }
 
 static double combine(cddp_red_op op, double a, double b)
@@ -132,13 +135,15 @@ static double combine(cddp_red_op op, double a, double b)
     }
 }
 
-static double reduced_of(const own *c, int64_t i)
+static void reduce_values(own *c)
 {
-    double total = value_of(c, 0, i);
-    for (uint32_t r = 1; r < c->size; r++) {
-        total = combine(c->reduction, total, value_of(c, r, i));
+    for (int64_t i = 0; cd_op_is_reduction(c->op) && i < VALUE_PERIOD; i++) {
+        double total = value_of(c, 0, i);
+        for (uint32_t r = 1; r < c->size; r++) {
+            total = combine(c->reduction, total, value_of(c, r, i));
+        }
+        c->reduced[i] = c->reduction == CDDP_RED_AVG ? total / c->size : total;
     }
-    return c->reduction == CDDP_RED_AVG ? total / c->size : total;
 }
 
 /* Element i of this rank's result. */
@@ -146,8 +151,8 @@ static double expected_of(const own *c, int64_t i)
 {
     switch (c->op) {
     case CDDP_OP_ALLREDUCE:
-    case CDDP_OP_REDUCE: return reduced_of(c, i);
-    case CDDP_OP_REDUCE_SCATTER: return reduced_of(c, c->me * c->numel + i);
+    case CDDP_OP_REDUCE: return c->reduced[i % VALUE_PERIOD];
+    case CDDP_OP_REDUCE_SCATTER: return c->reduced[(c->me * c->numel + i) % VALUE_PERIOD];
     case CDDP_OP_ALLGATHER:
     case CDDP_OP_GATHER: return value_of(c, (uint32_t)(i / c->numel), i % c->numel);
     case CDDP_OP_ALLTOALL: return value_of(c, (uint32_t)(i / c->numel), c->me * c->numel + i % c->numel);
@@ -315,6 +320,7 @@ static cddp_status run_one(cd_trainer *t, const cddp_plan_collective *planned, c
     for (size_t i = 0; planned->group != NULL && i < t->plan->group_count; i++) {
         c.members = strcmp(t->plan->groups[i].name, planned->group) == 0 ? &t->plan->groups[i] : c.members;
     }
+    reduce_values(&c);
     return run_on_tensor(t, &c, group, err);
 }
 

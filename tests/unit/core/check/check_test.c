@@ -5,6 +5,7 @@
 #include "core/base/prng.h"
 #include "core/check/agree.h"
 #include "core/check/scribe.h"
+#include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 #include "tests/mutants/fixture.h"
 #include "tests/support/test.h"
@@ -272,6 +273,34 @@ TEST(judge, survives_every_failing_allocation_and_never_calls_it_silence)
     cd_memory_sink_fini(&trace);
 }
 
+static cddp_status judge_wrong_result(const cddp_allocator *allocator, void *argument, cddp_error *err)
+{
+    const cddp_event events[] = {
+        {.kind = CDDP_EV_group, .text = "world", .as.group = {.group = 7, .members = 1}},
+        {.kind = CDDP_EV_collective_post, .as.collective_post = {.group = 7, .bucket = -1, .numel = 5, .digest = 3}},
+        {.kind = CDDP_EV_collective_done, .as.collective_done = {.group = 7, .digest = 4}},
+        {.kind = CDDP_EV_compare, .text = "allreduce sum of group 'world'", .as.compare = {.link = CD_LINK_COLLECTIVE, .param = -1, .bad = 1}}};
+    const cddp_check *check = cd_check_find("I-COLL");
+    cd_judge *judge = NULL;
+    size_t *findings = argument;
+    cddp_status status = cd_judge_create(&(cd_judge_options){.checks = &check, .check_count = 1, .allocator = allocator}, &judge, err);
+    for (size_t i = 0; status == CDDP_OK && i < sizeof events / sizeof events[0]; i++)
+        cd_judge_get_sink(judge)->event(cd_judge_get_sink(judge)->self, &events[i]);
+    if (status == CDDP_OK) status = cd_judge_end(judge, err);
+    if (status == CDDP_OK) *findings = cd_judge_finding_count(judge);
+    cd_judge_destroy(judge);
+    return status;
+}
+
+/* In a trace of one operation nothing that could not be remembered is remembered later. */
+TEST(judge, survives_every_failing_allocation_of_the_first_operation)
+{
+    (void)state;
+    size_t findings = 0;
+    assert_true(cd_test_oom_loop(judge_wrong_result, &findings) > 8);
+    assert_int_equal(findings, 1);
+}
+
 /* A store may hold anything. Whatever the fields say, judging ends and touches nothing that is not there. */
 TEST(judge, survives_garbage)
 {
@@ -350,5 +379,6 @@ TEST_MAIN(ROW(table, keeps_every_value_through_growth_and_walks_in_order_of_inse
           ROW(judge, shows_everything_to_a_check_that_names_no_kinds),
           ROW(judge, refuses_a_check_without_its_functions),
           ROW(judge, keeps_the_earliest_findings_of_many_and_counts_all), ROW(judge, handles_a_thousand_ranks),
-          ROW(judge, survives_every_failing_allocation_and_never_calls_it_silence), ROW(judge, survives_garbage),
+          ROW(judge, survives_every_failing_allocation_and_never_calls_it_silence),
+          ROW(judge, survives_every_failing_allocation_of_the_first_operation), ROW(judge, survives_garbage),
           ROW(merge, orders_by_time_rank_and_sequence))
