@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks for benches: a process world for what can be forked, a solo world for what a launcher started. */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 #include "bench/ranks.h"
 
 #include "cddp/plugin.h"
@@ -8,8 +8,12 @@
 #include "cddp/rendezvous.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define RANKS_MAX 64
@@ -20,18 +24,35 @@ typedef struct job {
     char directory[40];
 } job;
 
+/* Before the transport makes threads or sockets: both stay where they were made. */
+static cddp_status host_enter(const char *hosts, uint32_t rank, cddp_error *err)
+{
+    char path[96];
+    snprintf(path, sizeof path, "/run/netns/%s%u", hosts, rank);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC), failed = fd < 0 || setns(fd, CLONE_NEWNET) != 0, code = errno;
+    if (fd >= 0) close(fd);
+    return failed ? cddp_error_set(err, CDDP_E_IO, "cannot enter the network namespace %s: %s", path, strerror(code)) : CDDP_OK;
+}
+
 static cddp_status rank_run(cddp_rank *rank, void *argument, cddp_error *err)
 {
     const job *j = argument;
     uint32_t members[RANKS_MAX];
     cddp_rendezvous *rendezvous = NULL;
     cddp_group *group = NULL;
-    char url[64];
+    char url[64], address[32];
     snprintf(url, sizeof url, "file://%s", j->directory);
     cddp_rendezvous_options meeting = {.size = sizeof meeting, .url = url};
-    if (j->directory[0] != '\0') BENCH_TRY(cddp_rendezvous_open(&meeting, &rendezvous, err));
+    cddp_rendezvous here = {.size = sizeof here};
+    if (j->call->hosts != NULL) BENCH_TRY(host_enter(j->call->hosts, rank->rank, err));
+    if (j->directory[0] != '\0') {
+        BENCH_TRY(cddp_rendezvous_open(&meeting, &rendezvous, err));
+        here = *rendezvous;
+        snprintf(address, sizeof address, "10.77.0.%u", rank->rank + 1);
+        if (j->call->hosts != NULL) here.bind_host = address;
+    }
     cddp_backend bound = *j->backend;
-    bound.self = rendezvous;
+    bound.self = rendezvous != NULL ? &here : NULL;
     for (uint32_t i = 0; i < rank->world_size; i++) members[i] = i;
     cddp_group_options o = {.size = sizeof o, .backend = &bound, .rank = rank,
                             .spec = {.size = sizeof o.spec, .name = "bench", .group_rank = rank->rank, .group_size = rank->world_size,
@@ -71,6 +92,7 @@ static int run_launched(job *j)
     cddp_solo_world *world = NULL;
     cddp_error err = CDDP_ERROR_INIT;
     bool one_host = false;
+    if (j->call->hosts != NULL) return fprintf(stderr, "%s starts ranks on its own hosts: leave --hosts out\n", j->backend->launcher->name), 2;
     if (!j->backend->launcher->identity(read_variable, &options.rank, &options.world_size, &one_host) || options.world_size > RANKS_MAX)
         return fprintf(stderr, "ranks of %s are started by %s: put it in front, for 2 to %d ranks\n", j->backend->name, j->backend->launcher->name, RANKS_MAX), 2;
     if (cddp_solo_world_open(&options, &world, &err) != CDDP_OK) return 1;

@@ -10,6 +10,8 @@
 typedef struct bench_call {
     const char *module;  /* path of the backend's shared object */
     const char *options; /* of the group, or NULL */
+    /* Rank i that is forked lives in the network namespace HOSTSi, with the address 10.77.0.(i+1) (bench/overlap_on_a_link.sh); NULL: all here */
+    const char *hosts;
     uint32_t size;       /* ranks that are forked; a launcher decides by itself */
     /* does: the bench, on every rank. directory is empty, shared by forked ranks, and gone afterwards; "" under a launcher. */
     cddp_status (*body)(cddp_group *group, const char *directory, void *argument, cddp_error *err);

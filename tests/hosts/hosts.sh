@@ -10,7 +10,8 @@ set -u
 tool=$1 gloo=$2 train=$3 verify=$4 mpirun=${5:-} mpi_rank=${6:-}
 tag="cd$$"
 work=$(mktemp -d)
-support=$(cd "$(dirname "${BASH_SOURCE[0]}")/../support" && pwd)
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+support=$here/../support
 failed=0
 relay=
 declare -a ranks=()
@@ -184,29 +185,13 @@ relay=
 ip -n "$tag-sw" link del p3 2> /dev/null
 ip -n "$tag-sw" link add p3 type veth peer name eth0 netns "$tag-h3" && join_bridge 3
 
-# Open MPI: what starts its daemons on a host is a script that enters the namespace, as ssh enters a host. Every host has a
-# name of its own, because Open MPI takes two of one name for one.
-mpi_agent() {
-    cat > "$work/agent" << AGENT
-#!/usr/bin/env bash
-while [ "\${1#-}" != "\$1" ]; do shift; done
-host=\$((\${1##*.} - 1))
-shift
-exec ip netns exec $tag-h\$host unshare --uts bash -c "hostname host\$host; \$*"
-AGENT
-    chmod +x "$work/agent"
-}
-mpi_start() { # in the background; $! is mpirun's
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,tcp
-    export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_oob_tcp_if_include=eth0 OMPI_MCA_btl_tcp_if_include=eth0
+mpi_start() { # Open MPI in the background; $! is mpirun's
     export LSAN_OPTIONS="suppressions=$support/lsan.supp:print_suppressions=0" ASAN_OPTIONS="fast_unwind_on_malloc=0:${ASAN_OPTIONS:-}"
     began=$(date +%s%N)
-    on h0 unshare --uts bash -c "hostname host0; exec timeout -k 5 200 '$mpirun' --host 10.77.0.1,10.77.0.2,10.77.0.3,10.77.0.4 -np 4 \
-        --mca plm_rsh_agent '$work/agent' -x LSAN_OPTIONS -x ASAN_OPTIONS '$mpi_rank'" > "$work/mpi" 2>&1 &
+    timeout -k 5 200 "$here/openmpi.sh" "$tag-h" 4 "$mpirun" -x LSAN_OPTIONS -x ASAN_OPTIONS "$mpi_rank" > "$work/mpi" 2>&1 &
     ranks=($!)
 }
 if [ -n "$mpi_rank" ] && reason=$(unshare --uts hostname host0 2>&1); then
-    mpi_agent
     mpi_start
     wait "${ranks[0]}" || complain "Open MPI on four hosts: $(tail -20 "$work/mpi")"
     echo "Open MPI on four hosts: passed the battery, $((($(date +%s%N) - began) / 1000000)) ms"
