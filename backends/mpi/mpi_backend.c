@@ -36,15 +36,6 @@
 #define DEFAULT_TIMEOUT_NS UINT64_C(1800000000000)
 #define STUCK_NS UINT64_C(200000000)
 
-cddp_status cd_mpi_check(int code, const char *what, cddp_error *err)
-{
-    if (code == MPI_SUCCESS) return CDDP_OK;
-    char text[MPI_MAX_ERROR_STRING] = "";
-    int length = 0;
-    MPI_Error_string(code, text, &length);
-    return cd_fail(err, CDDP_E_BACKEND, "mpi: %s failed: %s", what, text);
-}
-
 void cd_mpi_leave(void)
 {
     int is_final = 0;

@@ -38,7 +38,7 @@ struct cd_mpi_group {
 
 extern const cddp_launcher cd_mpi_launcher; /* of the MPI that this module is built for */
 void cd_mpi_leave(void);
-cddp_status cd_mpi_check(int code, const char *what, cddp_error *err);
+cddp_status cd_mpi_check(int code, const char *what, cddp_error *err); /* what: that was called */
 cddp_status cd_mpi_types_init(cd_mpi_group *group, cddp_error *err);
 void cd_mpi_types_fini(cd_mpi_group *group);
 MPI_Op cd_mpi_op(const cd_mpi_group *group, cddp_dtype dtype, cddp_red_op op);

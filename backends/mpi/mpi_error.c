@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A call of MPI that failed, in its own words. */
+#include "backends/mpi/mpi_group.h"
+
+#include "core/base/error.h"
+
+cddp_status cd_mpi_check(int code, const char *what, cddp_error *err)
+{
+    if (code == MPI_SUCCESS) return CDDP_OK;
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    return cd_fail(err, CDDP_E_BACKEND, "mpi: %s failed: %s", what, text);
+}
