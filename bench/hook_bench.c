@@ -2,7 +2,10 @@
 /* What comm hooks compute, beside what the memory does: casts against a copy of the same bytes, the reproducible hook's
 ** kernels against a plain addition. Every pair is measured in the same rounds, by the processor's clock; quote the ratios.
 **
-**     hook_bench [--limits] [--rounds N] [--isa portable|avx2|avx512] [--mib N | --kib N]     arrays of so many MiB or KiB of f32
+**     hook_bench [--limits] [--rounds N] [--isa portable|avx2] [--mib N | --kib N | --list NAME]
+**
+**     --mib, --kib    arrays of so many MiB or KiB of f32
+**     --list          resnet50, tiny or mlp: additions go gradient by gradient, each into bins of its own, as in a backward
 **
 ** With --limits a ratio above its limit ends with 1. --isa: the kernel that accumulates, where it is not to be the fastest.
 **
@@ -11,6 +14,7 @@
 ** do not, the ratio is that of two levels of memory.
 */
 #define _POSIX_C_SOURCE 200809L
+#include "bench/list.h"
 #include "core/base/alloc.h"
 #include "core/base/prng.h"
 #include "core/hooks/bins.h"
@@ -29,7 +33,8 @@ typedef struct arrays {
     float *x, *y;
     uint16_t *half;
     int32_t *rows;
-    cd_bins bins;
+    bench_list gradients; /* one after the other; one, where there is no list */
+    cd_bins bins[BENCH_PARAMETERS_MAX];
     cd_bins_span span;
 } arrays;
 
@@ -44,11 +49,16 @@ static void plain_add(arrays *a)
 {
     float *restrict y = a->y;
     const float *restrict x = a->x;
-    for (size_t i = 0; i < a->numel; i++) y[i] += x[i];
+    for (size_t p = 0; p < a->gradients.count; p++) {
+        for (int64_t i = 0; i < a->gradients.numel[p]; i++) y[i] += x[i];
+        x += a->gradients.numel[p], y += a->gradients.numel[p];
+    }
 }
 static void bins_add(arrays *a)
 {
-    if (cd_bins_add(&a->bins, a->x, NULL) != CDDP_OK) abort();
+    const float *x = a->x;
+    for (size_t p = 0; p < a->gradients.count; x += a->gradients.numel[p++])
+        if (cd_bins_add(&a->bins[p], x, NULL) != CDDP_OK) abort();
 }
 static void bins_span(arrays *a) { a->span = cd_bins_span_of(CDDP_F32, a->x, (int64_t)a->numel); }
 static void bins_encode(arrays *a)
@@ -145,15 +155,18 @@ static int print(int rounds)
     return above;
 }
 
-static bool create(arrays *a, size_t numel)
+static bool create(arrays *a)
 {
     cddp_error err = CDDP_ERROR_INIT;
+    size_t numel = 0;
+    for (size_t p = 0; p < a->gradients.count; p++) numel += (size_t)a->gradients.numel[p];
     a->numel = numel;
     a->x = malloc(numel * sizeof *a->x);
     a->y = malloc(numel * sizeof *a->y);
     a->half = malloc(numel * sizeof *a->half);
-    if (a->x == NULL || a->y == NULL || a->half == NULL || cd_bins_init(&a->bins, NULL, CDDP_F32, (int64_t)numel, &err) != CDDP_OK)
-        return false;
+    if (a->x == NULL || a->y == NULL || a->half == NULL) return false;
+    for (size_t p = 0; p < a->gradients.count; p++)
+        if (cd_bins_init(&a->bins[p], NULL, CDDP_F32, a->gradients.numel[p], &err) != CDDP_OK) return false;
     fill(a);
     to_f16(a);
     bins_span(a);
@@ -163,9 +176,7 @@ static bool create(arrays *a, size_t numel)
 
 static cd_isa isa_named(const char *name)
 {
-    static const char *const names[] = {[CD_ISA_PORTABLE] = "portable", [CD_ISA_AVX2] = "avx2", [CD_ISA_AVX512] = "avx512"};
-    cd_isa isa = CD_ISA_PORTABLE;
-    while (isa < CD_ISA_COUNT && strcmp(name, names[isa]) != 0) isa++;
+    cd_isa isa = strcmp(name, "portable") == 0 ? CD_ISA_PORTABLE : strcmp(name, "avx2") == 0 ? CD_ISA_AVX2 : CD_ISA_COUNT;
     return isa < CD_ISA_COUNT && cd_isa_is_available(isa) ? isa : CD_ISA_COUNT;
 }
 
@@ -174,6 +185,7 @@ int main(int argc, char **argv)
     int rounds = 21;
     cd_isa isa = CD_ISA_COUNT; /* the fastest */
     size_t kib = 100 << 10; /* beyond the caches */
+    const bench_list *list = NULL;
     bool limits = false;
     for (int i = 1; i < argc; i++) {
         bool has_value = i + 1 < argc;
@@ -182,20 +194,25 @@ int main(int argc, char **argv)
         else if (has_value && strcmp(argv[i], "--isa") == 0) rounds = (isa = isa_named(argv[++i])) == CD_ISA_COUNT ? 0 : rounds;
         else if (has_value && strcmp(argv[i], "--mib") == 0) kib = (size_t)atoi(argv[++i]) << 10;
         else if (has_value && strcmp(argv[i], "--kib") == 0) kib = (size_t)atoi(argv[++i]);
+        else if (has_value && strcmp(argv[i], "--list") == 0) rounds = (list = bench_list_find(argv[++i])) == NULL ? 0 : rounds;
         else rounds = 0;
     }
     if (rounds < 1 || rounds > ROUNDS_MAX || kib < 1 || kib > 1024 << 10) {
-        fprintf(stderr, "hook_bench [--limits] [--rounds 1 to %d] [--isa one this processor has] [--mib N | --kib N], arrays of 1 KiB to 1024 MiB\n", ROUNDS_MAX);
+        fprintf(stderr, "hook_bench [--limits] [--rounds 1 to %d] [--isa one this processor has] [--mib N | --kib N | --list resnet50|tiny|mlp], arrays of 1 KiB to 1024 MiB\n", ROUNDS_MAX);
         return 2;
     }
-    arrays a = {.numel = 0};
-    if (!create(&a, kib << 8)) return 2;
-    if (isa < CD_ISA_COUNT) a.bins.isa = isa;
+    static arrays a;
+    if (list != NULL) a.gradients = *list;
+    else a.gradients = (bench_list){.count = 1, .numel = {(int64_t)kib << 8}};
+    if (!create(&a)) return 2;
+    for (size_t p = 0; p < a.gradients.count && isa < CD_ISA_COUNT; p++) a.bins[p].isa = isa;
     measure(&a, rounds);
-    printf("%zu KiB of f32, %d rounds; the bins in use are %lld, %s\n", kib, rounds, (long long)cd_bins_rows(&a.span),
-           a.bins.spilled ? "some sums needed more than an f64" : "every sum fitted an f64");
+    bool spilled = false;
+    for (size_t p = 0; p < a.gradients.count; p++) spilled |= a.bins[p].spilled;
+    printf("%zu KiB of f32, %d rounds; the bins in use are %lld, %s\n", a.numel >> 8, rounds, (long long)cd_bins_rows(&a.span),
+           spilled ? "some sums needed more than an f64" : "every sum fitted an f64");
     int above = print(rounds);
-    cd_bins_fini(&a.bins);
+    for (size_t p = 0; p < a.gradients.count; p++) cd_bins_fini(&a.bins[p]);
     free(a.x);
     free(a.y);
     free(a.half);

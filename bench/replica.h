@@ -1,21 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What benches of the reducer share: lists of parameters, a DDP over one, and the bytes of its buckets without DDP.
+/* What benches of the reducer share: a DDP over a list of parameters, and the bytes of its buckets without DDP.
 **
 ** Lifetime   init → use → fini; borrows list and group until fini.
 */
 #pragma once
+#include "bench/list.h"
 #include "cddp/ddp.h"
-
-#define BENCH_PARAMETERS_MAX 1024
-
-typedef struct bench_list {
-    const char *name;
-    size_t count;
-    int64_t numel[BENCH_PARAMETERS_MAX];
-} bench_list;
-
-/* "resnet50", "tiny", "mlp": NULL when there is no such list. Returns borrowed for ever. */
-const bench_list *bench_list_find(const char *name);
 
 typedef struct bench_replica {
     cddp_parameter parameters[BENCH_PARAMETERS_MAX];

@@ -13,6 +13,12 @@
 ** bins of its own, so the pair is exact again. f64 has no such window: it always goes into bins. Whether additions were exact the
 ** portable kernel finds by undoing them; where the processor's own flag can be read, one look at it serves a whole block.
 **
+** Note [Sums move over]: whether a block of additions was exact is known when all of it has been done, and then the old sums have to be there
+** still. Setting them aside would store as much again. Instead new sums go one block further than the old ones lie, and overwrite those of
+** the block before, which are settled: the array moves over by a block with every addition, from its beginning to its end on the way down, back
+** from its end on the way up. So every second addition begins with the sums that the one before left in the caches, too. Elements do not
+** meet: their order is of no consequence to bits.
+**
 ** Note [One rounding]
 ** The digits of a sum are not unique, their value is. It is evaluated in f64 together with a bound of the error; if
 ** every number within the bound rounds to the same result, this is the correctly rounded quotient. Where that is not
@@ -32,7 +38,6 @@
 #endif
 
 #define BLOCK 256
-#define PIECE (1 << 17) /* elements; in smaller ones what the processor fetches ahead is lost too often */
 #define LINE 8 /* doubles in a cache line */
 #define BITS CD_BINS_DIGIT_BITS
 #define BINS_MAX 96 /* of f64: bins -45 … 43, and room for a quotient below and carries above */
@@ -87,27 +92,28 @@ static size_t block_of(size_t count) { return count < BLOCK ? count : BLOCK; }
 #define VECTOR_KERNELS 0
 #endif
 
-/* Sums move on, as many from the front as are known to be exact; of the others nothing was changed. With s = fl(a + b) the
-** subtraction of the larger operand from s is exact (Dekker) and gives the other one exactly when a + b was; NaN equals
-** nothing. */
-#define ADD_BLOCKS(name, attributes)                                                                                   \
-    attributes static size_t name(double *restrict high, const float *restrict x, size_t count)                        \
+/* Sums of one block, from where they are to where they go; false: not all are known to be exact, and the old ones still lie where they
+** lay. With s = fl(a + b) the subtraction of the larger operand from s is exact (Dekker) and gives the other one exactly when a + b was; NaN
+** equals nothing. A group may be the last or the first to go. */
+#define ADD_BLOCK(name, attributes)                                                                                    \
+    attributes static bool name(double *restrict to, const double *restrict from, const float *restrict x, size_t count, bool is_back) \
     {                                                                                                                  \
-        double before[BLOCK];                                                                                          \
-        for (size_t first = 0; first < count; first += BLOCK) {                                                        \
-            const size_t end = first + block_of(count - first);                                                        \
-            int64_t wrong = 0;                                                                                         \
-            for (size_t i = first; i < end; i++) {                                                                     \
-                double a = high[i], b = (double)x[i], s = a + b;                                                       \
+        const size_t whole = count - count % LINE;                                                                     \
+        int64_t wrong = 0;                                                                                             \
+        for (size_t done = 0; done < whole; done += LINE) {                                                            \
+            const size_t first = is_back ? whole - LINE - done : done;                                                 \
+            for (size_t i = first; i < first + LINE; i++) {                                                            \
+                double a = from[i], b = (double)x[i], s = a + b;                                                       \
                 wrong |= -(int64_t)(s - a != b) | -(int64_t)(s - b != a);                                              \
-                before[i - first] = a;                                                                                 \
-                high[i] = s;                                                                                           \
+                to[i] = s;                                                                                             \
             }                                                                                                          \
-            if (wrong == 0) continue;                                                                                  \
-            memcpy(high + first, before, (end - first) * sizeof *before);                                              \
-            return first;                                                                                              \
         }                                                                                                              \
-        return count;                                                                                                  \
+        for (size_t i = whole; i < count; i++) {                                                                       \
+            double a = from[i], b = (double)x[i], s = a + b;                                                           \
+            wrong |= -(int64_t)(s - a != b) | -(int64_t)(s - b != a);                                                  \
+            to[i] = s;                                                                                                 \
+        }                                                                                                              \
+        return wrong == 0;                                                                                             \
     }
 
 /* Bits of magnitudes: the largest, and one less than the least that is not zero (zero itself wraps to the top). */
@@ -193,7 +199,7 @@ static size_t block_of(size_t count) { return count < BLOCK ? count : BLOCK; }
     }
 
 #define KERNELS(suffix, attributes)                                                                                    \
-    ADD_BLOCKS(add_##suffix, attributes)                                                                               \
+    ADD_BLOCK(add_##suffix, attributes)                                                                                \
     SCAN_BLOCK(scan_##suffix, attributes)                                                                              \
     ENDS_BLOCK(ends_##suffix, attributes)                                                                              \
     FITS_BLOCK(fits_##suffix, attributes)                                                                              \
@@ -204,7 +210,7 @@ static size_t block_of(size_t count) { return count < BLOCK ? count : BLOCK; }
 typedef struct kernels {
     uint32_t (*watch_begin)(void); /* around additions: takes the processor's flags, and gives them back */
     void (*watch_end)(uint32_t flags);
-    size_t (*add)(double *high, const float *x, size_t count);
+    bool (*add)(double *to, const double *from, const float *x, size_t count, bool is_back);
     void (*scan)(const uint32_t *x, size_t count, uint32_t *least, uint32_t *largest);
     void (*ends)(const double *x, size_t count, double *least, double *largest);
     bool (*fits)(const double *x, size_t count, double weight);
@@ -229,10 +235,7 @@ KERNELS(avx2, TARGET("avx2"))
 
 /* Note [One flag for a block]: an exact addition raises nothing and an inexact one always raises INEXACT, which stays until somebody
 ** clears it. Cleared before a block and still clear after it means that every addition was exact. Infinities and NaN raise nothing
-** either, so they are looked for. The barriers keep additions on their side: what is stored before one has been computed.
-**
-** What has to be undone costs: a plain addition of f32 stores 4 bytes per element, this one 8, and as many again where the old sums are
-** set aside. Registers of AVX-512 hold the sums of a whole group until the flag is known, so that nothing is set aside. */
+** either, so they are looked for. The barriers keep additions on their side: what is stored before one has been computed. */
 #define INEXACT ((uint32_t)_MM_EXCEPT_INEXACT)
 #define FENCE() __asm__ volatile("" : : : "memory")
 
@@ -250,91 +253,48 @@ static void watch_end_avx2(uint32_t flags)
     if ((flags & INEXACT) != 0) one = one + 0x1p-60;
 }
 
-TARGET("avx2") static bool add_block_avx2(double *restrict high, const float *restrict x, size_t count)
+/* The bits of the largest magnitude that was added. */
+TARGET("avx2") static inline __attribute__((always_inline)) __m256i add_groups_avx2(double *restrict to, const double *restrict from,
+                                                                                    const float *restrict x, size_t whole, bool is_back)
 {
-    const __m256i sign = _mm256_set1_epi32(0x7fffffff), largest = _mm256_set1_epi32(0x7f7fffff);
-    const size_t whole = count - count % 8;
-    __m256i special = _mm256_setzero_si256();
-    _Alignas(32) double before[BLOCK];
-    FENCE();
-    for (size_t i = 0; i < whole; i += 8) {
-        __m256i bits = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
-        __m256d low = _mm256_loadu_pd(high + i), up = _mm256_loadu_pd(high + i + 4);
-        special = _mm256_or_si256(special, _mm256_cmpgt_epi32(_mm256_and_si256(bits, sign), largest));
-        _mm256_storeu_pd(before + i, low);
-        _mm256_storeu_pd(before + i + 4, up);
-        _mm256_storeu_pd(high + i, _mm256_add_pd(low, _mm256_cvtps_pd(_mm_loadu_ps(x + i))));
-        _mm256_storeu_pd(high + i + 4, _mm256_add_pd(up, _mm256_cvtps_pd(_mm_loadu_ps(x + i + 4))));
+    const __m256i sign = _mm256_set1_epi32(0x7fffffff);
+    __m256i largest = _mm256_setzero_si256();
+    for (size_t done = 0; done < whole; done += LINE) {
+        const size_t i = is_back ? whole - LINE - done : done;
+        largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)(x + i)), sign));
+        _mm256_storeu_pd(to + i, _mm256_add_pd(_mm256_loadu_pd(from + i), _mm256_cvtps_pd(_mm_loadu_ps(x + i))));
+        _mm256_storeu_pd(to + i + 4, _mm256_add_pd(_mm256_loadu_pd(from + i + 4), _mm256_cvtps_pd(_mm_loadu_ps(x + i + 4))));
     }
+    return largest;
+}
+
+TARGET("avx2") static bool add_avx2(double *restrict to, const double *restrict from, const float *restrict x, size_t count, bool is_back)
+{
+    const size_t whole = count - count % LINE;
     FENCE();
-    const uint32_t flags = _mm_getcsr();
-    const bool exact = (flags & INEXACT) == 0 && _mm256_testz_si256(special, special) != 0;
-    if (exact && add_avx2_undoing(high + whole, x + whole, count - whole) == count - whole) return true;
-    memcpy(high, before, whole * sizeof *before);
+    const __m256i largest = is_back ? add_groups_avx2(to, from, x, whole, true) : add_groups_avx2(to, from, x, whole, false);
+    FENCE();
+    const __m256i special = _mm256_cmpgt_epi32(largest, _mm256_set1_epi32(0x7f7fffff));
+    const bool exact = (_mm_getcsr() & INEXACT) == 0 && _mm256_testz_si256(special, special) != 0;
+    if (exact && (whole == count || add_avx2_undoing(to + whole, from + whole, x + whole, count - whole, is_back))) return true;
     FENCE();
     _mm_setcsr(_mm_getcsr() & ~INEXACT);
     return false;
 }
 
-static size_t add_avx2(double *high, const float *x, size_t count)
-{
-    for (size_t first = 0; first < count; first += BLOCK)
-        if (!add_block_avx2(high + first, x + first, block_of(count - first))) return first;
-    return count;
-}
-
 static const kernels avx2_kernels = TABLE(avx2);
-
-#define GROUP 128 /* doubles in 16 registers of AVX-512, half of all */
-/* Eight registers that have been computed before whatever comes next. */
-#define SETTLE(r)                                                                                                                   \
-    __asm__ volatile("" : "+v"((r)[0]), "+v"((r)[1]), "+v"((r)[2]), "+v"((r)[3]), "+v"((r)[4]), "+v"((r)[5]), "+v"((r)[6]), "+v"((r)[7]))
-
-TARGET("avx512f") static size_t add_avx512(double *restrict high, const float *restrict x, size_t count)
-{
-    const __m512i sign = _mm512_set1_epi32(0x7fffffff), most = _mm512_set1_epi32(0x7f7fffff);
-    const size_t whole = count - count % GROUP;
-    for (size_t i = 0; i < whole; i += GROUP) {
-        __m512d low[8], up[8];
-        __m512i largest = _mm512_setzero_si512();
-        for (size_t k = 0; k < 8; k++) {
-            const size_t at = i + k * 16;
-            largest = _mm512_max_epi32(largest, _mm512_and_si512(_mm512_loadu_si512(x + at), sign));
-            low[k] = _mm512_add_pd(_mm512_loadu_pd(high + at), _mm512_cvtps_pd(_mm256_loadu_ps(x + at)));
-            up[k] = _mm512_add_pd(_mm512_loadu_pd(high + at + 8), _mm512_cvtps_pd(_mm256_loadu_ps(x + at + 8)));
-        }
-        SETTLE(low);
-        SETTLE(up);
-        if ((_mm_getcsr() & INEXACT) != 0 || _mm512_cmpgt_epi32_mask(largest, most) != 0) {
-            _mm_setcsr(_mm_getcsr() & ~INEXACT);
-            return i;
-        }
-        for (size_t k = 0; k < 8; k++) {
-            _mm512_storeu_pd(high + i + k * 16, low[k]);
-            _mm512_storeu_pd(high + i + k * 16 + 8, up[k]);
-        }
-    }
-    return whole == count ? count : whole + add_avx2(high + whole, x + whole, count - whole);
-}
-
-static const kernels avx512_kernels = {watch_begin_avx2, watch_end_avx2, add_avx512, scan_avx2,  ends_avx2,
-                                       fits_avx2,        cut_avx2,       join_avx2,  round_avx2};
 #endif
 
 static const kernels *get_kernels_of(cd_isa isa)
 {
 #if VECTOR_KERNELS
-    if (isa == CD_ISA_AVX512) return &avx512_kernels;
-    if (isa == CD_ISA_AVX2) return &avx2_kernels;
+    if (isa != CD_ISA_PORTABLE) return &avx2_kernels;
 #endif
     (void)isa;
     return &plain_kernels;
 }
 
 static const kernels *get_kernels(void) { return get_kernels_of(cd_isa_best()); }
-
-/* Adding wants registers, not wide arithmetic: where there is AVX-512 it is the fastest, also where products are not. */
-static cd_isa best_of_adding(void) { return cd_isa_is_available(CD_ISA_AVX512) ? CD_ISA_AVX512 : cd_isa_best(); }
 
 /* Elements first … first + count - 1 as f32; scratch where they are not. */
 static const float *widen(cddp_dtype dtype, const void *values, int64_t first, size_t count, float *scratch)
@@ -530,11 +490,16 @@ static void join_element(cd_bins_span *span, int64_t *bins, size_t count, int fi
 /* The first element at the beginning of a cache line: a vector across two lines takes twice as long to store. */
 static double *line_of(double *sums) { return sums != NULL ? sums + (LINE - (uintptr_t)sums / sizeof *sums % LINE) % LINE : NULL; }
 
+/* How far sums move: a block, or all of a short array; whole cache lines. */
+static int64_t shift_of(int64_t numel) { return ((int64_t)block_of((size_t)numel) + LINE - 1) / LINE * LINE; }
+
+static size_t sums_capacity(int64_t numel) { return (size_t)(numel + shift_of(numel)) + LINE; }
+
 cddp_status cd_bins_init(cd_bins *bins, const cddp_allocator *allocator, cddp_dtype dtype, int64_t numel,
                          cddp_error *err)
 {
-    cd_bins b = {.allocator = allocator, .dtype = dtype, .isa = best_of_adding(), .numel = numel};
-    b.sums = cd_allocate_array(allocator, (size_t)numel + LINE, sizeof *b.sums);
+    cd_bins b = {.allocator = allocator, .dtype = dtype, .isa = cd_isa_best(), .numel = numel};
+    b.sums = cd_allocate_array(allocator, sums_capacity(numel), sizeof *b.sums);
     b.scratch = cd_allocate_array(allocator, BLOCK, sizeof *b.scratch);
     b.high = line_of(b.sums);
     if (b.sums == NULL || b.scratch == NULL) {
@@ -549,7 +514,7 @@ cddp_status cd_bins_init(cd_bins *bins, const cddp_allocator *allocator, cddp_dt
 void cd_bins_fini(cd_bins *bins)
 {
     if (bins->scratch == NULL && bins->sums == NULL) return;
-    cd_release(bins->allocator, bins->sums, ((size_t)bins->numel + LINE) * sizeof *bins->sums);
+    cd_release(bins->allocator, bins->sums, sums_capacity(bins->numel) * sizeof *bins->sums);
     cd_release(bins->allocator, bins->scratch, BLOCK * sizeof *bins->scratch);
     cd_release(bins->allocator, bins->spill, (size_t)bins->numel * bins->spill_bins * sizeof *bins->spill);
     *bins = (cd_bins){.dtype = CDDP_DTYPE_COUNT};
@@ -579,57 +544,59 @@ static cddp_status make_spill(cd_bins *bins, cddp_error *err)
 
 static int64_t *spill_at(const cd_bins *bins, int64_t i) { return bins->spill + (size_t)i * bins->spill_bins; }
 
-/* One element with an error term; once not finite, always so, as IEEE addition has it. */
-static void add_slowly(cd_bins *bins, int64_t i, double x)
+/* One element, whose sum is there, with an error term; once not finite, always so, as IEEE addition has it. */
+static void add_slowly(cd_bins *bins, double *sum, int64_t i, double x)
 {
-    double a = bins->high[i], s = a + x, t = s - a;
+    double a = *sum, s = a + x, t = s - a;
     if (!isfinite(a) || !isfinite(x)) {
         bins->special = true;
-        bins->high[i] = s;
+        *sum = s;
     } else if (bins->dtype == CDDP_F64) {
         add_to_bins(spill_at(bins, i), first_bin(CDDP_F64), x);
     } else {
-        bins->high[i] = s;
+        *sum = s;
         add_to_bins(spill_at(bins, i), first_bin(bins->dtype), (a - (s - t)) + (x - t));
     }
 }
 
-/* Elements first … end - 1. */
-static cddp_status add_piece(cd_bins *bins, const kernels *k, const void *values, int64_t first, int64_t end, cddp_error *err)
+/* Elements first … first + count - 1 move over by `shift`. */
+static cddp_status add_block(cd_bins *bins, const kernels *k, const void *values, int64_t first, size_t count, int64_t shift, cddp_error *err)
 {
-    while (first < end) {
-        const size_t count = bins->dtype == CDDP_F32 ? (size_t)(end - first) : block_at(first, end);
-        const float *x = widen(bins->dtype, values, first, count, (float *)(void *)bins->scratch);
-        const size_t done = k->add(bins->high + first, x, count), slow = block_of(count - done);
-        first += (int64_t)done;
-        if (slow > 0) CD_TRY(make_spill(bins, err));
-        for (size_t i = 0; i < slow; i++) add_slowly(bins, first + (int64_t)i, (double)x[done + i]);
-        first += (int64_t)slow;
-    }
+    const float *x = widen(bins->dtype, values, first, count, (float *)(void *)bins->scratch);
+    double *from = bins->high + first, *to = from + shift;
+    if (k->add(to, from, x, count, shift > 0)) return CDDP_OK;
+    memcpy(to, from, count * sizeof *to);
+    CD_TRY(make_spill(bins, err));
+    for (size_t i = 0; i < count; i++) add_slowly(bins, to + i, first + (int64_t)i, (double)x[i]);
     return CDDP_OK;
 }
 
-/* Every second addition goes through the pieces backwards: it begins with the sums that the one before left in the caches. Elements
-** do not meet, so their order is of no consequence to bits. */
-cddp_status cd_bins_add(cd_bins *bins, const void *values, cddp_error *err)
+/* See Note [Sums move over]. Without memory for the spill every sum moves all the same. */
+static cddp_status add_all(cd_bins *bins, const void *values, cddp_error *err)
 {
     const kernels *k = get_kernels_of(bins->isa);
-    const bool is_back = bins->count++ % 2 != 0;
-    if (bins->dtype == CDDP_F64) {
-        CD_TRY(make_spill(bins, err));
-        for (int64_t i = 0; i < bins->numel; i++) add_slowly(bins, i, ((const double *)values)[i]);
-        return CDDP_OK;
-    }
+    const bool is_back = bins->high == line_of(bins->sums);
+    const int64_t shift = is_back ? shift_of(bins->numel) : -shift_of(bins->numel);
     cddp_status status = CDDP_OK;
-    const int64_t pieces = (bins->numel + PIECE - 1) / PIECE;
     const uint32_t flags = k->watch_begin();
-    for (int64_t i = 0; i < pieces; i++) {
-        const int64_t first = (is_back ? pieces - 1 - i : i) * PIECE, rest = bins->numel - first;
-        CD_TRY_OUT(add_piece(bins, k, values, first, first + (rest < PIECE ? rest : PIECE), err));
+    for (int64_t done = 0, count; done < bins->numel; done += count) {
+        count = (int64_t)block_at(done, bins->numel);
+        const int64_t first = is_back ? bins->numel - done - count : done;
+        if (status == CDDP_OK) status = add_block(bins, k, values, first, (size_t)count, shift, err);
+        else memcpy(bins->high + first + shift, bins->high + first, (size_t)count * sizeof *bins->high);
     }
-out:
     k->watch_end(flags);
+    bins->high += shift;
     return status;
+}
+
+cddp_status cd_bins_add(cd_bins *bins, const void *values, cddp_error *err)
+{
+    bins->count++;
+    if (bins->dtype != CDDP_F64) return add_all(bins, values, err);
+    CD_TRY(make_spill(bins, err));
+    for (int64_t i = 0; i < bins->numel; i++) add_slowly(bins, bins->high + i, i, ((const double *)values)[i]);
+    return CDDP_OK;
 }
 
 /* The finite parts of element i. */

@@ -37,7 +37,7 @@ typedef struct cd_bins {
     cddp_dtype dtype;
     cd_isa isa; /* which kernels add; all give the same bits */
     int64_t numel;
-    double *sums;   /* (numel and a cache line) where high lies */
+    double *sums;   /* (numel, a block and a cache line) where high lies, now here, now there */
     double *high;   /* (numel) what a double holds exactly; all that ever is there for sums of a few binades */
     int64_t *spill; /* (numel · spill_bins) the rest, in bins; NULL until something did not fit */
     size_t spill_bins;

@@ -198,8 +198,8 @@ TEST(bins, every_instruction_set_adds_to_the_same_bits)
             }
 }
 
-/* Long arrays are added piece by piece, forwards and backwards; three numbers of one binade fit a double. */
-TEST(bins, every_piece_of_a_long_array_is_added_once)
+/* Long arrays are added block by block, forwards and backwards; three numbers of one binade fit a double. */
+TEST(bins, every_block_of_a_long_array_is_added_once)
 {
     enum { MANY = 400001 };
     cddp_error err = CDDP_ERROR_INIT;
@@ -220,6 +220,74 @@ TEST(bins, every_piece_of_a_long_array_is_added_once)
         cd_bins_fini(&bins);
     }
     free(x);
+}
+
+/* Sums move over with every addition, by a block or by all of a short array; where they lie afterwards is where they are read. */
+TEST(bins, short_arrays_and_odd_ends_go_to_and_fro)
+{
+    static const int64_t sizes[] = {0, 1, 7, 8, 9, 255, 256, 257, 511, 513, 600};
+    cddp_error err = CDDP_ERROR_INIT;
+    float x[600];
+    for (int isa = CD_ISA_PORTABLE; isa < CD_ISA_COUNT; isa++)
+        for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+            cd_bins bins;
+            if (!cd_isa_is_available((cd_isa)isa)) continue;
+            assert_ok(cd_bins_init(&bins, NULL, CDDP_F32, sizes[s], &err), &err);
+            bins.isa = (cd_isa)isa;
+            for (int round = 0; round < 2; round++) {
+                for (int add = 1; add <= 5; add++) {
+                    for (int64_t i = 0; i < sizes[s]; i++) x[i] = (float)(i + add * 1000);
+                    assert_ok(cd_bins_add(&bins, x, &err), &err);
+                    cd_test_row("instruction set %d, %lld elements, addition %d", isa, (long long)sizes[s], add);
+                    for (int64_t i = 0; i < sizes[s]; i++) assert_true(bins.high[i] == (double)(add * i + 500 * add * (add + 1)));
+                }
+                cd_bins_clear(&bins);
+            }
+            assert_false(bins.spilled);
+            cd_bins_fini(&bins);
+        }
+}
+
+static void *allocate_some(void *left, size_t bytes) { return (*(int *)left)-- > 0 ? malloc(bytes) : NULL; }
+static void *resize_never(void *left, void *block, size_t bytes_old, size_t bytes_new)
+{
+    (void)left, (void)block, (void)bytes_old, (void)bytes_new;
+    return NULL;
+}
+static void release_some(void *left, void *block, size_t bytes)
+{
+    (void)left, (void)bytes;
+    free(block);
+}
+
+/* The addition that needs the spill fails; what was there before it is still there, element by element, with it or without. */
+TEST(bins, without_memory_no_sum_is_lost)
+{
+    int left = 0;
+    const cddp_allocator allocator = {.size = sizeof allocator, .context = &left, .allocate = allocate_some, .resize = resize_never, .release = release_some};
+    float x[NUMEL];
+    for (int isa = CD_ISA_PORTABLE; isa < CD_ISA_COUNT; isa++)
+        for (int before = 1; before <= 2; before++) { /* so that the failing one goes either way */
+            cddp_error err = CDDP_ERROR_INIT;
+            cd_bins bins;
+            size_t added = 0;
+            if (!cd_isa_is_available((cd_isa)isa)) continue;
+            left = 2;
+            for (int i = 0; i < NUMEL; i++) x[i] = (float)(i + 1);
+            assert_ok(cd_bins_init(&bins, &allocator, CDDP_F32, NUMEL, &err), &err);
+            bins.isa = (cd_isa)isa;
+            for (int k = 0; k < before; k++) assert_ok(cd_bins_add(&bins, x, &err), &err);
+            x[300] = 0x1p-60f;
+            assert_int_equal(cd_bins_add(&bins, x, &err), CDDP_E_NOMEM);
+            cd_test_row("instruction set %d, after %d additions", isa, before);
+            for (int i = 0; i < NUMEL; i++) {
+                const double old = before * (i + 1);
+                assert_true(bins.high[i] == old || (i != 300 && bins.high[i] == old + i + 1));
+                added += bins.high[i] != old;
+            }
+            assert_true(added > 0 && added < NUMEL - 1); /* it failed on the way */
+            cd_bins_fini(&bins);
+        }
 }
 
 /* Whoever watches for rounding around a whole reduction sees what was there before. */
@@ -257,5 +325,6 @@ TEST(bins, ends_of_the_range_are_exact)
 
 TEST_MAIN(ROW(bins, every_number_of_parts_gives_the_same_bits), ROW(bins, numbers_added_once_take_the_same_way),
           ROW(bins, what_is_special_comes_out_as_ieee_addition_has_it), ROW(bins, every_instruction_set_adds_to_the_same_bits),
-          ROW(bins, every_piece_of_a_long_array_is_added_once),
+          ROW(bins, every_block_of_a_long_array_is_added_once), ROW(bins, short_arrays_and_odd_ends_go_to_and_fro),
+          ROW(bins, without_memory_no_sum_is_lost),
           ROW(bins, leave_the_inexact_flag_as_they_found_it), ROW(bins, ends_of_the_range_are_exact))
