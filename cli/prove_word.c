@@ -7,6 +7,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/comm/adopt.h"
+#include "core/comm/operands.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,24 +21,13 @@ static bool is_receiver(const cddp_collective *c, uint32_t group_rank)
     return ((c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER) && c->root != group_rank) || c->op == CDDP_OP_RECV;
 }
 
-static bool is_rooted(uint32_t op)
-{
-    return op == CDDP_OP_BROADCAST || op == CDDP_OP_REDUCE || op == CDDP_OP_GATHER || op == CDDP_OP_SCATTER ||
-           op == CDDP_OP_SEND || op == CDDP_OP_RECV;
-}
-
-static bool is_reduction(uint32_t op)
-{
-    return op == CDDP_OP_ALLREDUCE || op == CDDP_OP_REDUCE || op == CDDP_OP_REDUCE_SCATTER;
-}
-
 void cd_letter_make(cd_letter *letter, const char *group, const cddp_collective *c, uint32_t group_rank)
 {
     const cddp_tensor *t =
         c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER || c->op == CDDP_OP_RECV ? &c->output : &c->input;
     *letter = (cd_letter){.group = cd_hash_text(group), .label = c->label, .op = c->op, .dtype = CDDP_DTYPE_COUNT};
-    if (is_reduction(c->op)) letter->reduce_op = c->reduce_op;
-    if (is_rooted(c->op)) letter->root = c->root;
+    if (cd_op_is_reduction(c->op)) letter->reduce_op = c->reduce_op;
+    if (cd_op_is_rooted(c->op)) letter->root = c->root;
     if (c->op == CDDP_OP_BARRIER || t->device == NULL) return;
     letter->dtype = t->dtype;
     letter->numel = c->counts != NULL || c->send_counts != NULL ? -1 : cddp_tensor_numel(t);
@@ -56,10 +46,10 @@ bool cd_letter_fits(const cd_letter *a, const cd_letter *b)
 void cd_letter_print(cd_text *text, const cd_letter *l)
 {
     cd_text_printf(text, "%s", cddp_op_name((cddp_op)l->op));
-    if (is_reduction(l->op)) cd_text_printf(text, " %s", cddp_red_op_name((cddp_red_op)l->reduce_op));
+    if (cd_op_is_reduction((cddp_op)l->op)) cd_text_printf(text, " %s", cddp_red_op_name((cddp_red_op)l->reduce_op));
     if (l->dtype < CDDP_DTYPE_COUNT && l->numel >= 0)
         cd_text_printf(text, " of %" PRId64 " %s", l->numel, cddp_dtype_name((cddp_dtype)l->dtype));
-    if (is_rooted(l->op)) cd_text_printf(text, " root %" PRIu32, l->root);
+    if (cd_op_is_rooted((cddp_op)l->op)) cd_text_printf(text, " root %" PRIu32, l->root);
     if (l->label > 0) cd_text_printf(text, ", bucket %" PRIu64, l->label - 1);
 }
 

@@ -12,7 +12,6 @@
 #include "core/check/scribe.h"
 
 #include "cddp/tensor.h"
-#include "cddp/backend.h"
 
 typedef struct rank_facts {
     int64_t wire, gradient; /* declared dtypes + 1; 0: none */
@@ -74,15 +73,10 @@ static int64_t recall(const cd_table *table, const cd_key *key)
     return value != NULL ? *value - 1 : -1;
 }
 
-static bool is_reduction(int64_t op)
-{
-    return op == CDDP_OP_ALLREDUCE || op == CDDP_OP_REDUCE || op == CDDP_OP_REDUCE_SCATTER;
-}
-
 static void take_post(state *s, const cddp_event *e, const rank_facts *r)
 {
     const cddp_event_collective_post *c = &e->as.collective_post;
-    if (c->bucket < 0 || !is_reduction(c->op) || c->dtype < 0) return;
+    if (c->bucket < 0 || !cd_operation_reduces(c->op) || c->dtype < 0) return;
     if (r->has_hook && !cddp_dtype_is_float((cddp_dtype)c->dtype) && c->dtype != CDDP_C64) return;
     int64_t expected = r->wire > 0 ? r->wire - 1 : r->has_hook ? -1 : recall(&s->buckets, CD_KEY(e->rank, c->bucket));
     if (expected < 0) return;

@@ -20,7 +20,6 @@
 #include "core/check/lists.h"
 #include "core/check/plans.h"
 
-#include "cddp/backend.h"
 #include "cddp/tensor.h"
 
 #include <string.h>
@@ -146,7 +145,7 @@ static void take_post(state *s, const rank_facts *r, const cddp_event *e)
     const cddp_event_collective_post *c = &e->as.collective_post;
     hook_call *call = r->wire != 0 && c->bucket >= 0 ? cd_table_find(&s->calls, CD_KEY(e->rank, c->bucket)) : NULL;
     if (call == NULL || call->bytes == 0) return;
-    const bool reduces = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE || c->op == CDDP_OP_REDUCE_SCATTER;
+    const bool reduces = cd_operation_reduces(c->op);
     const bool is_float = c->dtype == CDDP_C64 || (c->dtype >= 0 && cddp_dtype_is_float((cddp_dtype)c->dtype));
     call->others += !reduces || !is_float;
     if (!is_float) return;

@@ -268,6 +268,11 @@ void cd_split_print(const cd_split *split, char *text, size_t text_bytes)
         cd_say(text, text_bytes, "%s and %s, no majority,", right, odd);
 }
 
+bool cd_operation_reduces(int64_t op)
+{
+    return op == CDDP_OP_ALLREDUCE || op == CDDP_OP_REDUCE || op == CDDP_OP_REDUCE_SCATTER;
+}
+
 void cd_operation_print(const int64_t data[5], char *text, size_t text_bytes)
 {
     char reduce[24] = "", root[40] = "", size[48] = "";

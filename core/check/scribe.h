@@ -70,6 +70,7 @@ void cd_split_print(const cd_split *split, char *text, size_t text_bytes);
 /* "rank 2" or "ranks 0, 1 and 3". */
 void cd_mask_print(uint64_t mask, uint32_t count, char *text, size_t text_bytes);
 
+bool cd_operation_reduces(int64_t op);
 /* "allreduce(sum) of 12 f32" from {op, reduce_op, root, dtype, numel}. */
 void cd_operation_print(const int64_t data[5], char *text, size_t text_bytes);
 

@@ -9,6 +9,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/comm/operands.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -77,11 +78,6 @@ static double reduced_of(const battery *b, const test_case *c, int64_t i)
         }
     }
     return c->reduce_op == CDDP_RED_AVG ? total / b->size : total;
-}
-
-static bool is_reduction(cddp_op op)
-{
-    return op == CDDP_OP_ALLREDUCE || op == CDDP_OP_REDUCE || op == CDDP_OP_REDUCE_SCATTER;
 }
 
 /* Which pairs mean anything: no order on complex numbers, bits only on integers. */
@@ -440,7 +436,7 @@ static bool declared(const battery *b, cddp_op op, cddp_dtype dtype, cddp_red_op
 {
     const cddp_capabilities *k = cddp_group_capabilities(b->group);
     if ((k->ops & (1u << op)) == 0) return false;
-    if (!is_reduction(op)) return true;
+    if (!cd_op_is_reduction(op)) return true;
     return (k->dtypes & CDDP_DTYPE_BIT(dtype)) != 0 && (k->reduce_ops & (1u << reduce_op)) != 0;
 }
 
@@ -538,8 +534,8 @@ static cddp_status run_all(battery *b, cddp_error *err)
         if (op == CDDP_OP_RECV) continue; /* with SEND */
         for (cddp_dtype dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++) {
             if ((dtypes & CDDP_DTYPE_BIT(dtype)) == 0) continue;
-            if (!is_reduction(op)) CD_TRY(run_row(b, op, dtype, CDDP_RED_COUNT, err));
-            for (cddp_red_op r = 0; r < CDDP_RED_COUNT && is_reduction(op); r++) {
+            if (!cd_op_is_reduction(op)) CD_TRY(run_row(b, op, dtype, CDDP_RED_COUNT, err));
+            for (cddp_red_op r = 0; r < CDDP_RED_COUNT && cd_op_is_reduction(op); r++) {
                 /* The mean of these values is exact only where W is a power of two. */
                 bool exact = r != CDDP_RED_AVG || (b->size & (b->size - 1)) == 0;
                 if (is_meaningful(dtype, r) && exact) CD_TRY(run_row(b, op, dtype, r, err));
