@@ -6,15 +6,13 @@
 **     explore_bench judged [SECONDS]         only what is judged
 **
 ** order only     device shape, no trace, no store; one gradient per bucket, becoming ready in an order that is uniform
-*over
+**                over
 **                all orders of all ranks; the collectives that every rank issues are hashed as its word. A schedule is
-*one
+**                one
 **                iteration: forward, gradients, backward_end. It begins in the state in which the one before it ended;
-*the
-**                first two, which end with the rebuild, do not count. The words of all ranks are compared.
+**                the first two, which end with the rebuild, do not count. The words of all ranks are compared.
 ** random         the whole program of a scenario from its construction, on device shape and on cpu, all invariants
-*judged
-** exhaustive     the same with every schedule, up to what cannot matter
+** judged exhaustive     the same with every schedule, up to what cannot matter
 ** bench/explore.pml is the same thing as a model for Spin, and says what it leaves out.
 ** The rates are per second of CPU time of this one thread (getrusage), since the machine may have other things to do.
 */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The real reducer for many simulated ranks: two iterations, the second with rebuilt buckets; every bucket a ring
-*all-reduce timed as a graph.
+** all-reduce timed as a graph.
 **
 **     scale_bench [MODEL [RANKS…]]     MODEL: resnet50 or gpt2 (1.5 billion parameters); without: a curve of both
 **     scale_bench --limits MODEL FEW MANY TIMES GIB     fails when a rank's bucket costs more than TIMES as much among MANY

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line. Long options take "--name value" or "--name=value", short ones "-n value" or "-nvalue", flags may
- *be
- ** bundled ("-kv"), "--" ends the options, and options may stand before or after operands. */
+ ** be bundled ("-kv"), "--" ends the options, and options may stand before or after operands. */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/args.h"
 

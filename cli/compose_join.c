@@ -2,10 +2,9 @@
 /* Who is in the job, and what rank 0 wants of it.
 **
 ** Keys of the store: rank/R, who R is ("WORLD_SIZE NODE"); clash, the words of one who cannot be taken in; order/N,
-*what
+** what
 ** rank 0 wants ("run RUN HUB", at the end "exit CODE"); left/R, R knows that this is the end. Below run/N ranks meet
-*for
-** the Nth run.
+** for the Nth run.
 **
 ** In a directory (file://) ranks find nothing but where that store is, and a secret that is made for the job.
 **

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A job whose processes somebody else started, one per rank: torchrun, srun, a script. They meet in a store that rank 0
 ** serves. Rank 0 is the judge, who gives one order per run and at the end its exit code; every other process forks a
-*rank
-** per order and leaves with that code.
+** rank per order and leaves with that code.
 **
 ** Lifetime   read → begin → follow (ranks above 0) → end. Borrows nothing.
 ** Threads    one; begin and follow fork.
 ** Errors     a rank that does not come, comes twice, or was told another number of ranks is named, on rank 0 and on
-*itself.
+** itself.
 */
 #pragma once
 #include "cddp/backend.h"

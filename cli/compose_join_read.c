@@ -2,7 +2,7 @@
 /* Which rank of which job this process is, from the variables of whoever started it.
 **
 ** The variables are torchrun's; under srun its own stand in for them. torchrun's agent serves PyTorch's store at
-*MASTER_PORT
+** MASTER_PORT
 ** when TORCHELASTIC_USE_AGENT_STORE says so; ours, which speaks another protocol, then takes the port above it.
 */
 #define _POSIX_C_SOURCE 200809L

@@ -2,7 +2,7 @@
 /* One scenario under one schedule of an exploration, and what may be left out of exploring it.
 **
 ** Lifetime   borrows plan and registry; the world is made by the first run, reused by the others, and given back by
-*fini.
+** fini.
 */
 #pragma once
 #include "cli/text.h"

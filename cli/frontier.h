@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How far an exploration has come, as text: in a file, so that it can go on later, and from a worker to the program
-*that
-** started it.
+** that started it.
 **
 ** The text begins with what the search is about (plan, strategy, seed …) and ends with a digest of everything before
-*it,
-** so that a file of another search, a cut one or one that was edited is refused. docs/formats/frontier.md.
+** it, so that a file of another search, a cut one or one that was edited is refused. docs/formats/frontier.md.
 **
 ** Errors     CDDP_E_CONFIG for a text that is none or belongs to another search, CDDP_E_IO for a file.
 */

@@ -210,8 +210,7 @@ static void judge_declared(battery *t, const cd_trial *trial)
 }
 
 /* Sums here have at most 8 bits, so their quotients by 3 or 5 lie far from every midpoint: rounding to f64 first does
-*no
-** harm. */
+** no harm. */
 static void judge_rounded(battery *t, const cd_trial *trial)
 {
     if ((t->subject->hook->flags & CDDP_HOOK_ROUNDED_ONCE) == 0) return;

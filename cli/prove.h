@@ -2,11 +2,11 @@
 /* A proof of one scenario: every schedule, rank by rank.
 **
 ** The argument, in four lines. (1) What a rank sends depends on the order in which its own gradients become ready and
-*on
+** on
 ** what collectives told it; on nothing else (prove_rank.h searches exactly that, with the real code). (2) In a recorded
-*run
+** run
 ** every rank was told something; given that, its whole word is one, contents included, in every order of its own. (3)
-*So in
+** So in
 ** every schedule the first collective is sent as recorded, hence told as recorded, hence the second, and so on: all
 ** schedules end as the recorded one ended. (4) The recorded run was verified on device symbol: for all values.
 ** Where an order changes what is told (rank 0's proposal for the rebuild) every such order is recorded and searched.

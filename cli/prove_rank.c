@@ -2,8 +2,7 @@
 /* The search over one rank. See prove_rank.h.
 **
 ** Window by window: the states in which a window can begin (its roots; one, as a rule), every step from every state
-*that
-** is reachable inside it, the states in which the next window begins.
+** that is reachable inside it, the states in which the next window begins.
 **
 ** Invariants:
 **   P1  every firing that is possible in a visited state was made once, from that very state;

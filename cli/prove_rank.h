@@ -8,13 +8,12 @@
 **
 **   again       a new rank, led to the state by the same firings: any device, any build
 **   snapshot    the rank lives in one block of memory, whose changed pieces are put back: device shape, where no
-*content
-**               lies elsewhere, and builds without sanitizer
+**               content lies elsewhere, and builds without sanitizer
 **
 ** Limitations: a window of more than CD_PROVE_EVENTS_AGAIN (CD_PROVE_EVENTS_SNAPSHOT) gradients is sampled, and the
-*proof
+** proof
 ** is then bounded; gradients of nested backwards (re-entrant checkpoints) may come in any order, more than an engine
-*has.
+** has.
 */
 #pragma once
 #include "cddp/plan.h"

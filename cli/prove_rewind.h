@@ -2,9 +2,9 @@
 /* A rank in one block of memory, put back piece by piece.
 **
 ** While gradients become ready a rank changes some hundreds of its many thousands of pieces of 16 bytes, always the
-*same
+** same
 ** ones: most of them with any gradient, some (its slot) with one gradient only. They are learnt from some orders; a
-*step is
+** step is
 ** taken back by copying those that its gradient changes. When a state is left, all known pieces are compared with what
 ** they were when it was entered; all others with what they were at the beginning, now and then and at the end. A piece
 ** that changed against what is known tears the search, which then begins anew, knowing it.

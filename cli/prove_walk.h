@@ -2,8 +2,7 @@
 /* One rank alone: its training in pieces, on a backend that compares what it says and tells it what was recorded.
 **
 ** Lifetime   init → begin → (fire … → next_window)* → fini. Everything that changes lies in memory of the allocator
-*that
-**            the walk was given, and in the walk itself.
+**            that the walk was given, and in the walk itself.
 ** Errors     a word that parts from the expected one is CDDP_E_MISMATCH, with the place in the walk.
 */
 #pragma once

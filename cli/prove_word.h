@@ -37,8 +37,7 @@ void cd_word_fini(cd_word *word); /* accepts a zeroed word */
 uint64_t cd_word_digest(const cd_word *word);
 
 /* Do these ranks get along? Per group they must say the same, and if every collective is waited for before the next
-*one,
-** nobody may wait for somebody who waits for him: the wait-for graph over all groups has no cycle. */
+** one, nobody may wait for somebody who waits for him: the wait-for graph over all groups has no cycle. */
 typedef enum cd_words_end { CD_WORDS_FIT, CD_WORDS_PART, CD_WORDS_WAIT } cd_words_end;
 typedef struct cd_words_conflict {
     cd_words_end end;

@@ -117,8 +117,7 @@ static uint64_t count_choice(decider *d, const cddp_choice *choice)
 }
 
 /* The option that was wished for at this choice, else fifo. A gradient is wished for in front of another one, wherever
- *that
- ** stands in the backward now. */
+ ** that stands in the backward now. */
 static uint32_t grant_wish(const decider *d, const cddp_choice *choice, uint64_t nth)
 {
     const cd_probe_policy *p = d->policy;

@@ -5,7 +5,7 @@
 ** Two runs fail for the same reason when all of these agree: the invariant of the first finding; its sentence, once
 ** numbers, names and what stands in parentheses are taken out; whether it names a bucket, and whether a parameter; and
 ** whether every rank came to its end. A run without findings whose ranks failed has the sentence of the first rank that
-*did.
+** did.
 ** So a smaller scenario may blame another rank, another bucket and another parameter, since they have other numbers in
 ** it, and may not turn one mistake into another one.
 **

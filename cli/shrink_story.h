@@ -2,10 +2,9 @@
 /* A shrunk failure told in order: what was decided, what followed from it, and from where on it could not be avoided.
 **
 ** The decisions that matter are the deviations of the shrunk schedule, since without any one of them the run does not
-*fail
+** fail
 ** the same way; what they change is read from the nearest run that is verified: the shrunk run less one thing. From
-*where
-** on the failure was inevitable is measured: the first choices are answered as they were and the rest at random.
+** where on the failure was inevitable is measured: the first choices are answered as they were and the rest at random.
 **
 ** Errors     memory, and whatever keeps a run from being repeated.
 */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* expect.same_with: a verified run is repeated under other settings, and must end with the same parameters, bit for
-*bit.
+** bit.
 **
 ** Lifetime   init → give sink to the run → judge → fini.
 ** Errors     memory only. A difference, or a repetition that is not verified, becomes the result of the run.

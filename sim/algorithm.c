@@ -83,8 +83,7 @@ static int64_t share_count(const int64_t *counts, int64_t equal, uint32_t member
 /* ---- ring ---- */
 
 /* Gloo's segments: at least two per rank, at most 1 MiB each, an equal number in each of the N chunks. The plain ring
-*has
-** one segment per chunk. */
+** has one segment per chunk. */
 cd_ring_segments cd_ring_get_segments(const cd_program *program)
 {
     const cd_program *p = program;

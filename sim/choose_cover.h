@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sequence covering arrays: few orders of n events, such that every t of them occur in every order relative to each
 ** other in at least one (Kuhn and others, 2012). A bug that needs t gradients in a certain order is then met for
-*certain.
+** certain.
 **
 ** Orders are made greedily: events are inserted one by one where they cover most of what is not covered yet, the best
 ** of several attempts is taken, and its reverse after it. Whether an array covers is not believed but counted; a

@@ -5,12 +5,11 @@
 **   O1  the k-th collective that a member posts in a group is part k of that group, whatever the others call theirs;
 **   O2  with bounded slots a rank never has more started parts than slots, counted over all its groups;
 **   O3  with messages, the parts of one member in one group start one after the other, in the order of posting
-*(C10-03);
+**   (C10-03);
 **   O4  a part ends once; its waiter is woken then; its tensors are not touched afterwards.
 **
 ** Direct and model: a collective takes place when its last part starts. Messages: every part runs its program as soon
-*as
-** it starts, and so do all parts of a direct collective whose members disagree on what it is.
+** as it starts, and so do all parts of a direct collective whose members disagree on what it is.
 */
 #include "sim/collective.h"
 

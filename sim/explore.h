@@ -16,10 +16,9 @@
 ** What makes a search smaller without losing an outcome, each by itself:
 ** reduce       whose turn it is, and when a completed operation is noticed, is not varied: ranks meet only where they
 **              wait for each other, so these commute. A run in which something could tell (cd_sim_stats.races) shows
-*that
-**              they do not; from then on they are varied, and exhaustive search begins again.
+**              that they do not; from then on they are varied, and exhaustive search begins again.
 ** merge        exhaustive: where a run comes to a state that was there before (sim/past.h), what follows is not tried
-*again.
+** again.
 ** symmetry     … nor where it was there before with ranks exchanged. The caller knows that they are interchangeable;
 **              outcomes are then those up to a renaming of ranks.
 **
@@ -102,7 +101,7 @@ const cddp_trace_sink *cd_explorer_get_sink(const cd_explorer *explorer);
 /* outcome: a digest of what the run came to. */
 cddp_status cd_explorer_done(cd_explorer *explorer, uint64_t outcome, cddp_error *err) CDDP_MUST_CHECK;
 /* Random, pct, cover: runs are numbered, and what run i does is a function of the seed and of all runs before the
-*greatest
+** greatest
 ** power of two that is at most i. So the runs of one such stretch may be done by several explorers, each a copy of this
 ** one; what they counted is absorbed in the order of their runs. */
 void cd_explorer_begin_part(cd_explorer *copy, uint64_t first_run);

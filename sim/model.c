@@ -3,7 +3,7 @@
 ** operations. The same costs as in transport.c, so both agree to the nanosecond where nothing is shared.
 **
 ** Any program can be timed by walking it (time_program); a ring is timed as a recurrence over rows of ranks
-*(ring_time.c).
+** (ring_time.c).
 */
 #include "core/base/assert.h"
 #include "core/base/hash.h"

@@ -4,8 +4,7 @@
 ** A chunk is copied when it is sent. It belongs to one operation (group, ordinal) and one receiver; within those the
 ** chunks of one sender arrive in order. That is all that ties a receive to a send: what the sender believes the
 ** operation to be does not matter, exactly as on a wire. A chunk shorter than expected fills part of the range; a
-*longer
-** one fails the receiver.
+** longer one fails the receiver.
 **
 ** Conservation: messages sent = delivered + lost + under way, and so are bytes (cd_sim_stats).
 */

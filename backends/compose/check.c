@@ -16,7 +16,7 @@
 **
 ** In the second mode a disagreement is found after the fact: what the inner backend does with it happens first (Gloo
 ** unguarded ends the process when sizes differ). When an operation fails or times out, fingerprints that came explain
-*it.
+** it.
 */
 #include "backends/compose/fingerprint.h"
 #include "backends/compose/step.h"

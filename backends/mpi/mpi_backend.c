@@ -15,11 +15,9 @@
 ** Options of a group ("key=value,…"): guard=0|1, fingerprints before each collective (default 0). MPI itself
 ** corrupts memory when ranks disagree on a size, so the verifier turns it on.
 **
-** Limits: an MPI that does not return from a call while a peer is stopped (MPICH over shared memory) keeps the lane;
-*the
+** Limits: an MPI that does not return from a call while a peer is stopped (MPICH over shared memory) keeps the lane; the
 ** wait ends in time, and the group's memory stays with MPI until the process ends. MPI 4.1 has no recovery: a dead rank
-*ends the job from the launcher. abort is MPI_Abort's business;
-** here it fails what is queued. Needs MPI_THREAD_MULTIPLE; without it the group refuses to open, saying so.
+** ends the job from the launcher. abort is MPI_Abort's business; here it fails what is queued. Needs MPI_THREAD_MULTIPLE; without it the group refuses to open, saying so.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/mpi/mpi_group.h"

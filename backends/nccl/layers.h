@@ -3,7 +3,7 @@
 **
 ** layers.cu has the kernels: one thread computes one element of a result, and sums for it alone, in the order of the
 ** cpu's kernels (core/model/layers) and with its functions (core/tensor/math_code.h). So the bits are the cpu's, but
-*for
+** for
 ** the payload of a NaN, and no result depends on the launch. layers.c checks operands and takes scratch; it hands large
 ** products to cuBLAS, whose order is its own.
 */

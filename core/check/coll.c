@@ -6,9 +6,9 @@
 **     C2  the output of a broadcast is what the root sent
 **     C3  an input that is not also the output is the same after as before
 **     C4  compare events of link 2 whose error has no other explanation: the sum of what entered is not what came out.
-**         Only when what entered is what the oracle averaged: a bucket was reduced in that micro-step, no comm hook,
-*every rank's local gradient was its own
-**         one-process gradient at that step (link 3), and all ranks had the same parameters and loss scale up to it
+**         Only when what entered is what the oracle averaged: a bucket was reduced in that micro-step, no comm hook, every
+**         rank's local gradient was its own one-process gradient at that step (link 3), and all ranks had the same
+**         parameters and loss scale up to it
 **     C5  compare events of link 11: what a collective of the program itself gave is what its members' inputs make, where
 **         all members posted the same operation, for no bucket
 ** Exercised     an output was compared across at least two members, or with what it must be (C5).

@@ -10,7 +10,7 @@
 ** Exercised     a hook call completed.
 ** Blame         the rank and the bucket; for a law the rank that broke it, none where it is over all ranks.
 ** Limits        calls with the zeros of a joined rank have no window and are left out. The first pass of a static graph
-*marks no bucket as last (STA-04), so is_last is judged from the second
+**               marks no bucket as last (STA-04), so is_last is judged from the second
 **               window on. What a hook declares to be no communication (noop) makes ranks differ, as it should.
 */
 #include "core/check/scribe.h"

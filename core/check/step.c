@@ -6,8 +6,7 @@
 ** Exercised     two ranks reported the same optimizer's step.
 ** Blame         the odd ranks; a rank that stepped less often than the others and returned normally.
 ** Limits        the clip coefficient is compared only where the backend promises equal bits. Under join ranks step as
-*often as
-**               they have inputs, so their numbers are not compared.
+**               often as they have inputs, so their numbers are not compared.
 */
 #include "core/check/scribe.h"
 

@@ -34,6 +34,5 @@ typedef struct cd_conformance_options {
 
 cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *options, cddp_error *err);
 /* For a group opened with guard=1 of a backend that declares guards: ranks that disagree about a count must all be
-*told,
-** and not by a time-out. One row; the group is of no use afterwards. */
+** told, and not by a time-out. One row; the group is of no use afterwards. */
 cddp_status cd_conformance_run_guard(cddp_group *group, const cd_conformance_options *options, cddp_error *err);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Exact sums of floating-point numbers in absolute bins: what is added, in which order and in how many parts leaves no
-*trace.
+** trace.
 **
 ** See Note [Absolute bins] in bins.c. A cd_bins holds, per element, the exact sum of everything that was added to it.
 ** On the wire an element is a row of balanced digits, 24 bits each in an i32, at places that do not depend on the data;

@@ -10,7 +10,7 @@
 ** went in: the same for every number of ranks, algorithm, bucket layout and schedule. See Note [Absolute bins].
 **
 ** With the reducer's option accumulate_in_hook the gradients of micro-steps come one by one and are added here,
-*exactly,
+** exactly,
 ** instead of in `.grad`, where each addition rounds. With average_contributions N counts them over all ranks, so that
 ** W ranks with k samples each get the bits of one process with W·k samples.
 **

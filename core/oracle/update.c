@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links 4 update and 5 optimizer state: from the run's own state before the step, the engine's optimizers must arrive
-*at
-** the run's state after it. */
+** at the run's state after it. */
 #include "core/oracle/state.h"
 
 #include "core/base/error.h"

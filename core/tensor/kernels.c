@@ -154,8 +154,7 @@ static cd_kernel_scalar rounded(cddp_dtype dtype, const cd_kernel_scalar *scalar
 
 /* Rounding the quotient twice is innocuous while it cannot come closer to a midpoint of the dtype than an ulp of the
 ** wider type without meeting it: x/n and a midpoint m differ by at least 1/(2^(p+1) n) of their size, p ≤ 11. So f32
-*does
-** for n up to 2^11, f64 for n up to 2^40. */
+** does for n up to 2^11, f64 for n up to 2^40. */
 static void divide_16(cddp_dtype dtype, uint16_t *dst, const uint16_t *src, size_t count, int64_t n)
 {
     double wide[CHUNK];

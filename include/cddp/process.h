@@ -68,8 +68,7 @@ CDDP_API void cddp_process_world_close(cddp_process_world *world); /* kills what
 CDDP_API const cddp_world_ops *cddp_process_world_ops(void);
 
 /* A rank whose launcher is elsewhere. Its launch connects to the launcher, runs the program with stdout and stderr
-*going
-** there, says how it went, waits to be released, and ends the process: it does not return. */
+** going there, says how it went, waits to be released, and ends the process: it does not return. */
 typedef struct cddp_member_world cddp_member_world;
 
 typedef struct cddp_member_options {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check_cover FILE: is this certificate what it claims? Shares nothing with the program that wrote it, not even a
-*header.
+** header.
 **
 ** A certificate of strength t over n events holds orders of all n events. It holds when every sequence of t different
 ** events is, in that order though not next to each other, in at least one of them. Docs: docs/formats/cover.md.

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The module as a file, and the program that may lack it: which GPUs it carries code for, that nothing of CUDA is
- *linked
- ** into the program, and what is said where something is missing. Runs on any machine. */
+ ** linked into the program, and what is said where something is missing. Runs on any machine. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/test.h"
 

@@ -8,8 +8,7 @@
 **         one store out of the shards; prints how many all-reduces of each rank ended well
 **     host_tool relay NS_A NAME_A NS_B NAME_B DELAY_MS LOSS_PERCENT SEED
 **         two network devices in two namespaces, joined by this process: every frame is handed over DELAY_MS later,
-*some
-**         are not. Prints "ready" once both exist, and how many frames it lost when it is terminated
+**         some are not. Prints "ready" once both exist, and how many frames it lost when it is terminated
 **
 ** A relay stands in for what a kernel may lack (netem), and needs no more rights than the namespaces themselves.
 */

@@ -58,7 +58,7 @@ double study_window_ms(unsigned window, double local_ms)
 }
 
 /* PyTorch's example of a reducer in Python fills buckets in the order of the forward, each up to 2^20 x elements and
- *never
+ ** never
  ** beyond. Ours are given the same contents: they are filled in the order of the backward, and a cap that is the exact
  ** size closes a bucket exactly there. */
 static void add_python_buckets(sets *s, unsigned x)

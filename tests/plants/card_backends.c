@@ -17,8 +17,7 @@
 **     card_silent         declares a guard and lets differing counts pass                ZOO-111     guard
 **
 ** Every rank copies its input into a slot of its own and reads those of the others when it waits. A slot is written
-*again
-** once all have read it. Ranks find the memory through the rendezvous that the program binds as `self`.
+** again once all have read it. Ranks find the memory through the rendezvous that the program binds as `self`.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/device.h"

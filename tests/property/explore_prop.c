@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A reduced search finds what the full one finds: 200 small configurations, drawn at random, many of them broken in
- *ways
+ ** ways
  ** that only some orders show, are searched in full (every turn of every rank, every order of gradients) and with each
  ** reduction; the sets of outcomes must be the same.
  **
  ** The comparison sees an unsound reduction: a search that leaves the order of arrival out of its states, although
- *buckets are
- ** rebuilt in it, misses outcomes.
+ ** buckets are rebuilt in it, misses outcomes.
  */
 #include "cli/explore_prefix.h"
 #include "cli/explore_run.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Twenty small runs whose traces, times, bits and choice strings are the same on every machine, compiler and
-*optimisation
-** level: their digests lie in golden.def. A row that no longer fits is printed as it would have to be.
+** optimisation level: their digests lie in golden.def. A row that no longer fits is printed as it would have to be.
 **
 ** The runs are shaped like training: backward in pieces, a bucket reduced after each, everything waited for at the end.
 */

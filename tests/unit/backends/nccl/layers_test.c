@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The layers, the optimizers and whole trainings on the cuda device beside the cpu: equal bits, but for the payload of
- *a
- ** NaN, at odd sizes, unaligned views, no samples at all, NaN, infinities and subnormals; and a steady iteration for
+ ** a NaN, at odd sizes, unaligned views, no samples at all, NaN, infinities and subnormals; and a steady iteration for
  ** which the host waits nowhere and nothing is allocated.
  **
  ** One source, two programs, as twin_test.c: cuda_layers over fake_cuda, cuda_layers_gpu over CUDA.

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The store of the real backends, its wire format and its client, over the simulated transport: what happens when its
- *host
- ** dies, when an agent tries again, when a rank comes late. */
+ ** host dies, when an agent tries again, when a rank comes late. */
 #include "backends/rendezvous/client.h"
 #include "backends/rendezvous/kv.h"
 #include "sim/wire.h"
