@@ -13,7 +13,7 @@
 */
 #include "core/check/scribe.h"
 
-#define RECENT_MAX 64
+#define FOLLOWED_MAX 4096 /* operations of a member from the first on that has not ended; of more it is only known how many */
 
 typedef struct posted {
     int64_t sequence; /* + 1; 0: it ended */
@@ -23,7 +23,7 @@ typedef struct posted {
 
 typedef struct member {
     int64_t posted, ended, outstanding;
-    posted recent[RECENT_MAX], lost; /* lost: the earliest that never ended */
+    uint64_t first; /* the sequence of the first operation after all before had ended: they are numbered from there */
     uint64_t close_sequence;
     uint32_t close_step;
     bool is_closed, is_aborted, told;
@@ -51,6 +51,7 @@ typedef struct rank_end {
 typedef struct state {
     cd_scribe scribe;
     cd_table members; /* (group, rank) → member */
+    cd_table posts;   /* (group, rank, number) → posted */
     cd_table regions; /* (rank, region) → region */
     cd_ranks ends;    /* of rank_end */
     cd_ranks clients; /* of client */
@@ -64,6 +65,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_table_init(&s->members, context->allocator, sizeof(member));
+    cd_table_init(&s->posts, context->allocator, sizeof(posted));
     cd_table_init(&s->regions, context->allocator, sizeof(region));
     cd_ranks_init(&s->ends, context->allocator, sizeof(rank_end));
     cd_ranks_init(&s->clients, context->allocator, sizeof(client));
@@ -82,17 +84,20 @@ static void report_closed(state *s, const cddp_event *e, member *m, int64_t grou
     cd_scribe_report(&s->scribe, &f);
 }
 
-static void lose(member *m, const posted *p)
+static void take_post(state *s, const cddp_event *e, member *m)
 {
-    if (p->sequence != 0 && (m->lost.sequence == 0 || p->sequence < m->lost.sequence)) m->lost = *p;
+    const cddp_event_collective_post *c = &e->as.collective_post;
+    if (m->posted++ == m->ended) m->first = (uint64_t)c->sequence;
+    const uint64_t number = (uint64_t)c->sequence - m->first;
+    posted *p = number < FOLLOWED_MAX ? cd_table_add(&s->posts, CD_KEY(c->group, e->rank, (int64_t)number)) : NULL;
+    if (p != NULL) *p = (posted){c->sequence + 1, e->sequence, e->step, e->micro_step};
 }
 
-static void take_post(member *m, const cddp_event *e)
+static void take_done(state *s, const cddp_event *e, const member *m)
 {
-    posted *p = &m->recent[(uint64_t)e->as.collective_post.sequence % RECENT_MAX];
-    lose(m, p);
-    *p = (posted){e->as.collective_post.sequence + 1, e->sequence, e->step, e->micro_step};
-    m->posted++;
+    const cddp_event_collective_done *c = &e->as.collective_done;
+    posted *p = cd_table_find(&s->posts, CD_KEY(c->group, e->rank, (int64_t)((uint64_t)c->sequence - m->first)));
+    if (p != NULL && p->sequence == c->sequence + 1) p->sequence = 0;
 }
 
 static void take_collective(state *s, const cddp_event *e, int64_t group)
@@ -100,10 +105,9 @@ static void take_collective(state *s, const cddp_event *e, int64_t group)
     member *m = cd_table_add(&s->members, CD_KEY(group, e->rank));
     if (m == NULL) return;
     if (m->is_closed) report_closed(s, e, m, group);
-    if (e->kind == CDDP_EV_collective_post) take_post(m, e);
+    if (e->kind == CDDP_EV_collective_post) take_post(s, e, m);
     if (e->kind != CDDP_EV_collective_done) return;
-    posted *p = &m->recent[(uint64_t)e->as.collective_done.sequence % RECENT_MAX];
-    if (p->sequence == e->as.collective_done.sequence + 1) p->sequence = 0;
+    take_done(s, e, m);
     if (++m->ended <= m->posted || m->told) return;
     m->told = true;
     cddp_finding f = cd_finding_at(&s->scribe, e);
@@ -262,13 +266,20 @@ static void event(void *self, const cddp_event *e)
 }
 
 /* Nobody knows whether such an operation was over when its buffer was used, nor what came of it. */
-static void report_unawaited(state *s, const cd_key *key, member *m)
+static void report_unawaited(state *s, const cd_key *key, const member *m)
 {
-    for (size_t i = 0; i < RECENT_MAX; i++) lose(m, &m->recent[i]);
-    const cddp_event at = {.rank = (uint32_t)key->part[1], .step = m->lost.step, .micro_step = m->lost.micro_step, .sequence = m->lost.event};
+    posted lost = {.sequence = 0, .step = m->close_step, .event = m->close_sequence}; /* the first, where it was followed */
+    for (size_t i = 0; i < s->posts.count; i++) {
+        const cd_key *of = cd_table_key(&s->posts, i);
+        const posted *p = cd_table_value(&s->posts, i);
+        if (of->part[0] != key->part[0] || of->part[1] != key->part[1] || p->sequence == 0) continue;
+        if (lost.sequence == 0 || p->sequence < lost.sequence) lost = *p;
+    }
+    const cddp_event at = {.rank = (uint32_t)key->part[1], .step = lost.step, .micro_step = lost.micro_step, .sequence = lost.event};
     cddp_finding f = cd_finding_at(&s->scribe, &at);
-    CD_SAY(f.title, "rank %u never waits for collective #%lld of group '%s'", at.rank, (long long)m->lost.sequence - 1,
-           cd_scribe_get_group(&s->scribe, key->part[0]));
+    char which[32] = "a collective";
+    if (lost.sequence > 0) CD_SAY(which, "collective #%lld", (long long)lost.sequence - 1);
+    CD_SAY(f.title, "rank %u never waits for %s of group '%s'", at.rank, which, cd_scribe_get_group(&s->scribe, key->part[0]));
     CD_SAY(f.expected, "every operation that is posted is waited for, or tested until it has ended");
     CD_SAY(f.actual, "%lld of %lld given back before anybody knew how they ended", (long long)(m->posted - m->ended), (long long)m->posted);
     CD_SAY(f.advice, "an operation that nobody waits for may still be reading its buffer, and its failure is never noticed");
@@ -283,7 +294,7 @@ static void end(void *self)
         cd_scribe_exercise(&s->scribe, "%llu groups closed after use, %llu regions released after use",
                            (unsigned long long)s->closed, (unsigned long long)s->released);
     for (size_t i = 0; i < s->members.count; i++) {
-        member *m = cd_table_value(&s->members, i);
+        const member *m = cd_table_value(&s->members, i);
         const cd_key *key = cd_table_key(&s->members, i);
         const rank_end *end = cd_ranks_find(&s->ends, (uint32_t)key->part[1]);
         if (m->is_aborted || end == NULL || !end->is_good) continue;
@@ -301,6 +312,7 @@ static void end(void *self)
     }
     judge_store(s);
     cd_table_fini(&s->members);
+    cd_table_fini(&s->posts);
     cd_table_fini(&s->regions);
     cd_ranks_fini(&s->ends);
     cd_ranks_fini(&s->clients);

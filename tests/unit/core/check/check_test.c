@@ -301,6 +301,46 @@ TEST(judge, survives_every_failing_allocation_of_the_first_operation)
     assert_int_equal(findings, 1);
 }
 
+/* Posts `count` operations, of which one never ends, and closes the group. */
+static void tell_unawaited(const cddp_trace_sink *sink, int64_t count, int64_t lost)
+{
+    cddp_event e = {.kind = CDDP_EV_group, .text = "world", .as.group = {.group = 7, .members = 1}};
+    sink->event(sink->self, &e);
+    for (int64_t i = 0; i < 2 * count; i++) {
+        const int64_t k = i % count;
+        if (i < count) e = (cddp_event){.kind = CDDP_EV_collective_post, .as.collective_post = {.group = 7, .sequence = k, .bucket = -1}};
+        else e = (cddp_event){.kind = CDDP_EV_collective_done, .as.collective_done = {.group = 7, .sequence = k}};
+        e.sequence = (uint64_t)i + 1;
+        if (i < count || k != lost) sink->event(sink->self, &e);
+    }
+    e = (cddp_event){.kind = CDDP_EV_group_close, .as.group_close = {.group = 7, .sequence = count}};
+    sink->event(sink->self, &e);
+    e = (cddp_event){.kind = CDDP_EV_rank_end};
+    sink->event(sink->self, &e);
+}
+
+TEST(judge, names_the_operation_that_nobody_waited_for)
+{
+    (void)state;
+    static const struct {
+        int64_t count, lost;
+        const char *words;
+    } rows[] = {{5, 5, NULL}, {5, 3, "collective #3 of"}, {300, 3, "collective #3 of"}, {300, 299, "collective #299 of"},
+                {9000, 8000, "waits for a collective of"}, {9000, 9000, NULL}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const cddp_check *check = cd_check_find("I-LIFE");
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_judge *judge = NULL;
+        cd_test_row("%lld of %lld", (long long)rows[i].lost, (long long)rows[i].count);
+        assert_ok(cd_judge_create(&(cd_judge_options){.checks = &check, .check_count = 1}, &judge, &err), &err);
+        tell_unawaited(cd_judge_get_sink(judge), rows[i].count, rows[i].lost);
+        assert_ok(cd_judge_end(judge, &err), &err);
+        assert_int_equal(cd_judge_finding_count(judge), rows[i].words != NULL);
+        if (rows[i].words != NULL) assert_non_null(strstr(cd_judge_get_finding(judge, 0)->title, rows[i].words));
+        cd_judge_destroy(judge);
+    }
+}
+
 /* A store may hold anything. Whatever the fields say, judging ends and touches nothing that is not there. */
 TEST(judge, survives_garbage)
 {
@@ -381,4 +421,5 @@ TEST_MAIN(ROW(table, keeps_every_value_through_growth_and_walks_in_order_of_inse
           ROW(judge, keeps_the_earliest_findings_of_many_and_counts_all), ROW(judge, handles_a_thousand_ranks),
           ROW(judge, survives_every_failing_allocation_and_never_calls_it_silence),
           ROW(judge, survives_every_failing_allocation_of_the_first_operation), ROW(judge, survives_garbage),
+          ROW(judge, names_the_operation_that_nobody_waited_for),
           ROW(merge, orders_by_time_rank_and_sequence))
