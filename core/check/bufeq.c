@@ -193,8 +193,8 @@ static void end(void *self)
         cddp_finding f = cd_finding_of(&s->scribe, &split);
         char who[160];
         cd_split_print(&split, who, sizeof who);
-        CD_SAY(f.title, "%s enter forward with different values of buffer %s (%llu buffers)", who,
-               cd_scribe_get_buffer(&s->scribe, split.key->part[3]), (unsigned long long)count);
+        CD_SAY(f.title, "%s enter forward with different values of buffer %s%s", who,
+               cd_scribe_get_buffer(&s->scribe, split.key->part[3]), cd_scribe_get_count(&s->scribe, count, "buffers"));
         CD_SAY(f.expected, "rank %u: digest %016llx", split.right.rank, (unsigned long long)split.right.data[1]);
         CD_SAY(f.actual, "rank %u: digest %016llx", split.odd.rank, (unsigned long long)split.odd.data[1]);
         CD_SAY(f.advice, "a buffer that was re-assigned, or changed between the broadcast and the forward, is no "

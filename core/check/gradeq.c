@@ -69,8 +69,8 @@ static void end(void *self)
         cd_split_print(&split, who, sizeof who);
         f.bucket = (int32_t)split.odd.data[2];
         cd_finding_set_parameter(&s->scribe, &f, split.key->part[2]);
-        CD_SAY(f.title, "%s hold different gradients of %s after synchronisation (%llu parameters)", who, f.parameter,
-               (unsigned long long)count);
+        CD_SAY(f.title, "%s hold different gradients of %s after synchronisation%s", who, f.parameter,
+               cd_scribe_get_count(&s->scribe, count, "parameters"));
         CD_SAY(f.expected, "rank %u: %s, digest %016llx", split.right.rank, split.right.data[0] ? "a value" : "absent",
                (unsigned long long)split.right.data[1]);
         CD_SAY(f.actual, "rank %u: %s, digest %016llx", split.odd.rank, split.odd.data[0] ? "a value" : "absent",

@@ -176,8 +176,8 @@ static void report_values(state *s)
     const char *name = is_buffer ? cd_scribe_get_buffer(&s->scribe, first.key->part[1])
                                  : cd_scribe_get_ordinal(&s->scribe, first.key->part[1]);
     if (!is_buffer) CD_SAY(f.parameter, "%s", name);
-    CD_SAY(f.title, "%s start with different values of %s %s (%llu tensors in all)", who,
-           is_buffer ? "buffer" : "parameter", name, (unsigned long long)count);
+    CD_SAY(f.title, "%s start with different values of %s %s%s", who, is_buffer ? "buffer" : "parameter", name,
+           cd_scribe_get_count(&s->scribe, count, "tensors in all"));
     CD_SAY(f.expected, "rank %u: digest %016llx", first.right.rank, (unsigned long long)first.right.data[1]);
     CD_SAY(f.actual, "rank %u: digest %016llx", first.odd.rank, (unsigned long long)first.odd.data[1]);
     CD_SAY(f.advice,

@@ -90,8 +90,8 @@ static void report_split(state *s, const cd_split *split, uint64_t count)
     char who[160];
     cd_split_print(split, who, sizeof who);
     cd_finding_set_parameter(&s->scribe, &f, split->key->part[2]);
-    CD_SAY(f.title, "%s disagree on whether %s has a gradient (%llu parameters)", who, f.parameter,
-           (unsigned long long)count);
+    CD_SAY(f.title, "%s disagree on whether %s has a gradient%s", who, f.parameter,
+           cd_scribe_get_count(&s->scribe, count, "parameters"));
     CD_SAY(f.expected, "rank %u: %s", split->right.rank, split->right.data[0] ? "stepped on" : "left alone");
     CD_SAY(f.actual, "rank %u: %s", split->odd.rank, split->odd.data[0] ? "stepped on" : "left alone");
     CD_SAY(f.advice, "globally unused is decided by the reduced map, the same on all ranks");

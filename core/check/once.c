@@ -287,8 +287,8 @@ static void report_unreduced(state *s, int64_t step, const unreduced *u)
     if (u->ranks_count > 1) f.rank = -1;
     if (place != NULL) f.bucket = (int32_t)place->bucket;
     cd_mask_print(u->mask, (uint32_t)u->ranks_count, who, sizeof who);
-    CD_SAY(f.title, "%s: the optimizer steps on a local gradient of %s (%lld tensors)", who, f.parameter,
-           (long long)u->tensors);
+    CD_SAY(f.title, "%s: the optimizer steps on a local gradient of %s%s", who, f.parameter,
+           cd_scribe_get_count(&s->scribe, (uint64_t)u->tensors, "tensors"));
     CD_SAY(f.expected, "reduced: the contribution of step %u micro-step %u, averaged over the group", u->pending_step,
            u->pending_micro);
     CD_SAY(f.actual, "%s", u->why);

@@ -76,9 +76,9 @@ static void report(state *s, const cd_split *split, uint64_t count)
                                 : cd_scribe_get_ordinal(&s->scribe, split->key->part[3]);
     f.param = (int32_t)split->odd.data[2];
     CD_SAY(f.parameter, "%s", name);
-    CD_SAY(f.title, "%s hold different %s %s after %s (%llu tensors)", who,
+    CD_SAY(f.title, "%s hold different %s %s after %s%s", who,
            is_state ? "optimizer state of" : "values of", name,
-           split->key->part[0] / 16 == 6 ? "the last step" : "the step", (unsigned long long)count);
+           split->key->part[0] / 16 == 6 ? "the last step" : "the step", cd_scribe_get_count(&s->scribe, count, "tensors"));
     CD_SAY(f.expected, "rank %u: digest %016llx", split->right.rank, (unsigned long long)split->right.data[1]);
     CD_SAY(f.actual, "rank %u: digest %016llx", split->odd.rank, (unsigned long long)split->odd.data[1]);
     CD_SAY(f.advice,

@@ -129,6 +129,14 @@ static const char *name_of(cd_scribe *scribe, int64_t kind, int64_t id, const ch
     return text;
 }
 
+const char *cd_scribe_get_count(cd_scribe *scribe, uint64_t count, const char *words)
+{
+    char *text = scribe->scratch[scribe->scratch_next++ % CD_SCRIBE_SCRATCH];
+    text[0] = '\0';
+    if (count != 1) cd_say(text, CD_SCRIBE_NAME_BYTES, " (%llu %s)", (unsigned long long)count, words);
+    return text;
+}
+
 const char *cd_scribe_get_parameter(cd_scribe *scribe, int64_t variable)
 {
     return name_of(scribe, NAME_VARIABLE, variable, "parameter");

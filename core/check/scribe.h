@@ -51,6 +51,7 @@ const char *cd_scribe_get_parameter(cd_scribe *scribe, int64_t variable); /* "fc
 const char *cd_scribe_get_ordinal(cd_scribe *scribe, int64_t ordinal);    /* by position among all parameters */
 const char *cd_scribe_get_buffer(cd_scribe *scribe, int64_t buffer);
 const char *cd_scribe_get_group(cd_scribe *scribe, int64_t group);
+const char *cd_scribe_get_count(cd_scribe *scribe, uint64_t count, const char *words); /* " (3 tensors)", or "" of one, which is named */
 const cd_group_facts *cd_scribe_find_group(const cd_scribe *scribe, int64_t group); /* NULL when unknown */
 /* Joins a group's number with the block of it to which a rank belongs now, as a part of a key: only within blocks must ranks agree. */
 int64_t cd_scribe_get_block(const cd_scribe *scribe, int64_t group, uint32_t rank, cd_agreed what);

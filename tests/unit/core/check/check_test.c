@@ -249,6 +249,7 @@ TEST(judge, handles_a_thousand_ranks)
     const cddp_finding *f = cd_judge_get_finding(judge, 0);
     assert_int_equal(f->rank, 1);
     assert_non_null(strstr(f->title, "rank 1 against ranks 0, 2"));
+    assert_null(strstr(f->title, "(1 ")); /* what is named is not counted, too */
     cd_judge_destroy(judge);
 }
 
