@@ -2,14 +2,16 @@
 /* I-STEP: every rank takes the same decisions: step or skip, learning rate, loss scale, clipping, stop.
 **
 ** Judged from   optimizer_step and stop across ranks; the number of optimizer steps per rank; and, on each rank, that
-**               gradients were unscaled before they were clipped.
+**               gradients were unscaled before they were clipped, and compare events of link 13: the norm is that of all
+**               gradients, each counted once.
 ** Exercised     two ranks reported the same optimizer's step.
 ** Blame         the odd ranks; a rank that stepped less often than the others and returned normally.
 ** Limits        the clip coefficient is compared only where the backend promises equal bits. Under join ranks step as
 **               often as they have inputs, so their numbers are not compared.
 */
-#include "core/check/scribe.h"
+#include "core/check/tally.h"
 
+#include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 
 typedef struct rank_facts {
@@ -68,6 +70,19 @@ static void take_step(state *s, const cddp_event *e, rank_facts *r)
                   e);
 }
 
+static void take_norm(state *s, const cddp_event *e)
+{
+    const cddp_event_compare *c = &e->as.compare;
+    char name[16];
+    if (c->bad == 0 || !cd_scribe_is_first(&s->scribe, CD_KEY(1), e)) return;
+    cddp_finding f = cd_finding_at(&s->scribe, e);
+    CD_SAY(f.title, "rank %u clips by a norm that was taken %s", e->rank, cd_compare_split_name(e->text != NULL ? e->text : "", name, sizeof name));
+    CD_SAY(f.expected, "the norm of all gradients, each counted once: %.17g", cd_f64_of(c->expected));
+    CD_SAY(f.actual, "%.17g, %.9g times as large", cd_f64_of(c->actual), cd_f64_of(c->ratio));
+    CD_SAY(f.advice, "add the squares of what only one rank steps over all ranks, and those of what every rank steps once");
+    cd_scribe_hold(&s->scribe, CD_KEY(1), &f);
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
@@ -83,6 +98,9 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_optimizer_step:
         take_step(s, e, r);
+        break;
+    case CDDP_EV_compare:
+        if (e->as.compare.link == CD_LINK_NORM) take_norm(s, e);
         break;
     case CDDP_EV_stop:
         cd_agree_push(&s->stops, &(cd_statement){.key = CD_KEY(e->step), CD_SAYS(e->as.stop.stop)}, e);
@@ -185,7 +203,7 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_group, CDDP_EV_join_notify, CDDP_EV_optimizer_step, CDDP_EV_stop,
+static const uint16_t kinds[] = {CDDP_EV_compare, CDDP_EV_group, CDDP_EV_join_notify, CDDP_EV_optimizer_step, CDDP_EV_stop,
                                  CDDP_EV_rank_end};
 
 CD_CHECK_TABLE(step, "I-STEP", "all ranks take the same decisions at a step",

@@ -18,7 +18,8 @@ static const char *const link_words[CD_LINK_COUNT] = {[CD_LINK_MATHEMATICS] = "s
                                                       [CD_LINK_FREE] = "free-running reference",
                                                       [CD_LINK_LAW] = "hook's law",
                                                       [CD_LINK_STATISTICS] = "statistics of the whole batch",
-                                                      [CD_LINK_COLLECTIVE] = "result of a collective"};
+                                                      [CD_LINK_COLLECTIVE] = "result of a collective",
+                                                      [CD_LINK_SHARE] = "reference update"};
 
 /* Position in the chain of causes. */
 static const int link_order[CD_LINK_COUNT] = {
@@ -26,7 +27,8 @@ static const int link_order[CD_LINK_COUNT] = {
     [CD_LINK_PRECISION] = 0, [CD_LINK_REDUCTION] = 1, [CD_LINK_MATHEMATICS] = 2,
     [CD_LINK_PRESENCE] = 3,  [CD_LINK_LAW] = 4,       [CD_LINK_BUFFER] = 5,
     [CD_LINK_UPDATE] = 6,    [CD_LINK_OPTIMIZER] = 7, [CD_LINK_FREE] = 8,
-    [CD_LINK_COLLECTIVE] = 9};
+    [CD_LINK_SHARE] = 9, /* what an owner stepped wrongly, everybody gets */
+    [CD_LINK_COLLECTIVE] = 10};
 
 const char *cd_link_words(int64_t link) { return link >= 1 && link < CD_LINK_COUNT ? link_words[link] : "reference"; }
 
@@ -65,13 +67,13 @@ static bool precedes(const cddp_event *a, const cddp_event *b)
 void cd_tally_push(cd_tally *tally, const cddp_event *event)
 {
     const cddp_event_compare *c = &event->as.compare;
-    if (c->link == CD_LINK_COLLECTIVE) return; /* of no tensor of the model */
+    if (c->link == CD_LINK_COLLECTIVE || c->link == CD_LINK_NORM) return; /* of no tensor of the model */
     tally->compared++;
     int64_t *judged = cd_ranks_add(&tally->judged, event->rank);
     if (judged != NULL) (*judged)++;
     if (c->bad == 0) return;
     /* Layer by layer: from the second one on everybody has what the first culprit spread. */
-    const int64_t layer = c->link == CD_LINK_STATISTICS ? c->param + 1 : 0;
+    const int64_t layer = c->link == CD_LINK_STATISTICS ? c->param + 1 : c->link == CD_LINK_SHARE ? -1 : 0;
     cd_tally_entry *entry = cd_table_add(&tally->entries, CD_KEY(c->shape, layer));
     int64_t *seen = cd_table_add(&tally->ranks, CD_KEY(c->shape, event->rank, layer));
     if (entry == NULL || seen == NULL) return;
@@ -120,12 +122,15 @@ static const cd_tally_entry *find_entry(const cd_tally *tally, size_t index)
     return NULL;
 }
 
-/* What a rank did with the statistics of a layer spreads to every gradient of the step. */
-static bool follows_from_statistics(const cd_tally *tally, size_t index)
+/* What a rank did with the statistics of a layer spreads to every gradient of the step; what it stepped wrongly, to who gets it. */
+static bool follows_from_another(const cd_tally *tally, size_t index)
 {
+    const bool was_sent = find_entry(tally, index)->witness.as.compare.link == CD_LINK_SHARE;
     bool follows = false;
-    for (size_t i = 0; i < index; i++)
-        follows = follows || find_entry(tally, i)->witness.as.compare.link == CD_LINK_STATISTICS;
+    for (size_t i = 0; i < index; i++) {
+        const int64_t link = find_entry(tally, i)->witness.as.compare.link;
+        follows = follows || link == CD_LINK_STATISTICS || (was_sent && link == CD_LINK_UPDATE);
+    }
     return follows;
 }
 
@@ -136,7 +141,7 @@ bool cd_tally_get(const cd_tally *tally, cd_scribe *scribe, size_t index, cddp_f
     const cddp_event_compare *c = &entry->witness.as.compare;
     cddp_finding f = cd_finding_at(scribe, &entry->witness);
     f.ranks = entry->mask;
-    f.is_consequence = follows_from_statistics(tally, index);
+    f.is_consequence = follows_from_another(tally, index);
     char who[96];
     bool everybody = entry->rank_count == judged_ranks(tally) && entry->rank_count > 1;
     cd_mask_print(entry->mask, entry->rank_count, who, sizeof who);

@@ -132,6 +132,24 @@ static bool is_stale(const context *x)
                   x->s->before_words != NULL ? x->s->before_words : "unchanged since the beginning of the step");
 }
 
+/* Of an update: what is wrong has the value from before, and the rest is right. */
+static bool is_partly_stale(const context *x)
+{
+    long long first = -1, last = -1, count = 0;
+    for (size_t i = 0; x->s->before_words != NULL && i < x->c->numel; i++) {
+        if (near(x, i, x->s->expected[i])) continue;
+        if (x->s->actual[i] != x->s->before[i]) return false;
+        first = first < 0 ? (long long)i : first;
+        last = (long long)i;
+        count++;
+    }
+    if (count == 0) return false;
+    first += x->s->first;
+    last += x->s->first;
+    if (first == last) return settle(x, CD_SHAPE_STALE, "element %lld was not updated", first);
+    return settle(x, CD_SHAPE_STALE, "%lld elements from %lld to %lld were not updated", count, first, last);
+}
+
 static bool is_local(const context *x)
 {
     const cd_locals *l = x->s->locals;
@@ -260,7 +278,7 @@ void cd_explain(cd_comparison *comparison, const cd_suspect *suspect)
     bool power_of_two = (suspect->divisor & (suspect->divisor - 1)) == 0;
     context x = {comparison, suspect, comparison->bound == 0 && power_of_two};
     if (comparison->bad == 0) return;
-    bool explained = is_nonfinite(&x) || is_zero(&x) || is_stale(&x) || is_local(&x) || is_ratio(&x, 2, true) ||
+    bool explained = is_nonfinite(&x) || is_zero(&x) || is_stale(&x) || is_partly_stale(&x) || is_local(&x) || is_ratio(&x, 2, true) ||
                      is_missing_or_doubled(&x) || is_other(&x) || is_shifted(&x) || is_ratio(&x, 3, false) ||
                      is_ratio(&x, 1, true);
     if (!explained)

@@ -30,6 +30,7 @@ typedef struct cd_suspect {
     uint64_t divisor;
     cddp_dtype dtype;
     const char *before_words; /* "the parameter was not updated" */
+    int64_t first;            /* what is compared is a part of the parameter that begins here */
 } cd_suspect;
 
 /* Fills shape, ratio and words of a comparison that failed. */

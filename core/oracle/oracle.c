@@ -67,9 +67,11 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
     if (o == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle of rank %u", options->rank);
     o->options = *options;
     o->is_free_running = options->free_engine != NULL;
-    o->numbers.allocator = o->other.allocator = o->locals.allocator = options->allocator;
+    o->numbers.allocator = o->other.allocator = o->before.allocator = o->locals.allocator = options->allocator;
     cd_window_init(&o->window, options->allocator);
     CD_TRY_OUT(allocate_arrays(o, err));
+    o->squares = cd_allocate_array(options->allocator, options->world_size, sizeof *o->squares);
+    if (o->squares == NULL) CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for the norms of %u ranks", options->world_size));
     *oracle = o;
     o = NULL;
 out:
@@ -108,6 +110,7 @@ void cd_oracle_destroy(cd_oracle *oracle)
     cd_window_fini(&o->window);
     cd_numbers_fini(&o->numbers);
     cd_numbers_fini(&o->other);
+    cd_numbers_fini(&o->before);
     if (o->offsets != NULL) cd_release(a, o->local, o->offsets[n] * sizeof *o->local);
     cd_release(a, o->parameters, (n + 1) * sizeof *o->parameters);
     cd_release(a, o->names, (n + 1) * sizeof *o->names);
@@ -119,6 +122,7 @@ void cd_oracle_destroy(cd_oracle *oracle)
     cd_release(a, o->captured, (n + 1) * sizeof *o->captured);
     cd_release(a, o->local_present, (n + 1) * sizeof *o->local_present);
     cd_release(a, o->free_gradients, (n + 1) * sizeof *o->free_gradients);
+    cd_release(a, o->squares, o->options.world_size * sizeof *o->squares);
     cd_release(a, o, sizeof *o);
 }
 

@@ -18,6 +18,7 @@
 #include "cddp/tensor.h"
 #include "cddp/trace.h"
 #include "core/oracle/compare.h"
+#include "core/oracle/partition.h"
 
 typedef struct cd_oracle cd_oracle;
 typedef struct cd_oracle_share cd_oracle_share;
@@ -96,6 +97,7 @@ typedef struct cd_oracle_parameter {
     cddp_dtype dtype;
     int32_t variable; /* variable index among the reduced parameters, -1 when it is not one of them */
     cd_oracle_path path;
+    cd_part part; /* whose step it gets, where its optimizer is sharded */
 } cd_oracle_parameter;
 
 typedef struct cd_oracle_options {
@@ -139,6 +141,14 @@ typedef struct cd_oracle_reduction {
     const cddp_grad *gradients; /* (parameter_count) after backward */
 } cd_oracle_reduction;
 
+/* A norm by which gradients are about to be clipped. */
+typedef struct cd_oracle_norm {
+    const cddp_grad *gradients; /* (parameter_count) as they are now */
+    double norm;
+    const uint32_t *ranks;      /* (rank_count) whose parts entered, as the program has it */
+    uint32_t rank_count;
+} cd_oracle_norm;
+
 typedef struct cd_oracle_summary {
     uint64_t compared, differing, exact, bounded; /* tensors */
 } cd_oracle_summary;
@@ -164,7 +174,9 @@ cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp
 /* Links 1 mathematics, 2 reduction, 3 precision, 6 buffers, 7 presence. buffers: after the forwards, or NULL. */
 cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reduction *reduction,
                                       const cddp_tensor *buffers, cddp_error *err) CDDP_MUST_CHECK;
-/* Links 4 update and 5 optimizer state: from `before`, the engine's optimizers must arrive at `after`. */
+/* Link 13: it is the norm of all gradients, each counted once. */
+cddp_status cd_oracle_judge_norm(cd_oracle *oracle, const cd_oracle_norm *norm, cddp_error *err) CDDP_MUST_CHECK;
+/* Links 4 update, 12 updates by other ranks and 5 optimizer state: from `before`, the engine's optimizers must arrive at `after`. */
 cddp_status cd_oracle_judge_update(cd_oracle *oracle, const cd_oracle_update *before, const cd_oracle_update *after,
                                    cddp_error *err) CDDP_MUST_CHECK;
 /* Link 8: the free-running reference against the final parameters. */

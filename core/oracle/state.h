@@ -23,7 +23,8 @@ struct cd_oracle {
     cddp_grad *local_forms;         /* (parameter_count) the same on exact devices */
     bool *captured, *local_present; /* (parameter_count) */
     cd_window window;               /* without a share */
-    cd_numbers numbers, other;
+    cd_numbers numbers, other, before;
+    double *squares; /* (world_size) of a norm */
     cd_locals locals;
     bool has_locals, is_free_running, is_free_loaded, has_free_parted;
     uint32_t step;

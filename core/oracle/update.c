@@ -5,31 +5,101 @@
 
 #include "core/base/error.h"
 
+typedef struct slot {
+    const cddp_tensor *expected, *actual;
+    size_t index, parameter;
+} slot;
+
+/* Of a slot of the reference, what this rank keeps of it; undefined when that is nothing. */
+static cddp_tensor own_slot(const cd_oracle *o, const slot *s)
+{
+    const cd_oracle_parameter *p = &o->parameters[s->parameter];
+    cd_part_range own = cd_part_get(&p->part, p->numel, o->options.rank);
+    int64_t count = own.end - own.first;
+    const cddp_tensor *t = s->expected;
+    if (t->device == NULL || p->part.share == 0 || (count == p->numel && count > 0)) return *t;
+    if (count == 0) return (cddp_tensor){0};
+    return cddp_tensor_of(t->device, t->storage, t->offset + own.first, t->dtype, &count, 1);
+}
+
+/* Shared out wrongly: a rank keeps state of what another one steps, or not of what it steps itself. */
+static bool is_misplaced(const slot *s, const cddp_tensor *own, cd_comparison *c)
+{
+    long long wanted = own->device != NULL ? (long long)cddp_tensor_numel(own) : 0;
+    long long found = s->actual->device != NULL ? (long long)cddp_tensor_numel(s->actual) : 0;
+    if (s->expected->device == NULL || wanted == found) return false;
+    *c = (cd_comparison){.bad = 1, .element = 0, .expected = (double)wanted, .actual = (double)found, .exact = true, .shape = CD_SHAPE_OTHER};
+    cd_tell_print(c->words, sizeof c->words, "state of %lld elements, where the step of %lld belongs to this rank", found, wanted);
+    return true;
+}
+
+static cddp_status judge_slot(cd_oracle *o, const slot *s, cddp_error *err)
+{
+    cd_comparison c = {.element = -1, .exact = true};
+    bool is_shared_out = o->parameters[s->parameter].part.share != 0;
+    cddp_tensor own = own_slot(o, s);
+    bool wanted = own.device != NULL, found = s->actual->device != NULL;
+    if (!wanted && !found) return CDDP_OK;
+    if (is_shared_out && is_misplaced(s, &own, &c)) {
+        /* said */
+    } else if (wanted != found) {
+        c = (cd_comparison){
+            .bad = 1, .element = 0, .expected = wanted, .actual = found, .exact = true, .shape = CD_SHAPE_PRESENCE};
+        cd_tell_print(c.words, sizeof c.words,
+                      wanted ? "optimizer state is absent"
+                             : "optimizer state was made for a parameter without a gradient");
+    } else if (!cddp_dtype_is_float(own.dtype) && cd_oracle_is_exact_device(o)) {
+        return CDDP_OK;
+    } else {
+        CD_TRY(cd_oracle_compare_tensors(o, &own, s->actual, &c, err));
+        if (c.bad > 0 && c.words[0] == '\0')
+            cd_tell_print(c.words, sizeof c.words, "optimizer state slot %zu differs", s->index);
+    }
+    cd_oracle_tell(o, CD_LINK_OPTIMIZER, s->parameter, &c);
+    return CDDP_OK;
+}
+
 static cddp_status judge_slots(cd_oracle *o, const cd_oracle_slots *expected, const cd_oracle_slots *actual,
                                cddp_error *err)
 {
     if (expected->count != actual->count)
         return cd_fail(err, CDDP_E_ARG, "the run has %zu optimizer slots, the reference %zu", actual->count,
                        expected->count);
-    for (size_t i = 0; i < expected->count; i++) {
-        bool wanted = expected->tensors[i].device != NULL, found = actual->tensors[i].device != NULL;
-        cd_comparison c = {.element = -1, .exact = true};
-        if (!wanted && !found) continue;
-        if (wanted != found) {
-            c = (cd_comparison){
-                .bad = 1, .element = 0, .expected = wanted, .actual = found, .exact = true, .shape = CD_SHAPE_PRESENCE};
-            cd_tell_print(c.words, sizeof c.words,
-                          wanted ? "optimizer state is absent"
-                                 : "optimizer state was made for a parameter without a gradient");
-        } else if (!cddp_dtype_is_float(expected->tensors[i].dtype) && cd_oracle_is_exact_device(o)) {
-            continue;
-        } else {
-            CD_TRY(cd_oracle_compare_tensors(o, &expected->tensors[i], &actual->tensors[i], &c, err));
-            if (c.bad > 0 && c.words[0] == '\0')
-                cd_tell_print(c.words, sizeof c.words, "optimizer state slot %zu differs", i);
-        }
-        cd_oracle_tell(o, CD_LINK_OPTIMIZER, (size_t)expected->parameters[i], &c);
+    for (size_t i = 0; i < expected->count; i++)
+        CD_TRY(judge_slot(o, &(slot){&expected->tensors[i], &actual->tensors[i], i, (size_t)expected->parameters[i]}, err));
+    return CDDP_OK;
+}
+
+static const char not_updated[] = "the parameter was not updated";
+
+/* What one rank had to step of a parameter whose optimizer is sharded; expected and actual values have been read. */
+static cddp_status judge_range(cd_oracle *o, const cd_suspect *whole, uint32_t owner, cddp_error *err)
+{
+    const cd_oracle_parameter *p = &o->parameters[whole->parameter];
+    cd_part_range part = cd_part_get(&p->part, p->numel, owner);
+    if (part.first == part.end) return CDDP_OK;
+    bool is_own = owner == o->options.rank;
+    cd_suspect s = *whole;
+    s.expected += part.first;
+    s.actual += part.first;
+    s.before += part.first;
+    s.first = part.first;
+    cd_comparison c = cd_compare_bits(p->dtype, s.expected, s.actual, (size_t)(part.end - part.first));
+    CD_TRY(cd_oracle_explain(o, NULL, &c, &s, err));
+    if (c.element >= 0) c.element += part.first;
+    if (c.bad > 0 && !is_own) {
+        char words[sizeof c.words];
+        cd_tell_print(words, sizeof words, "%.120s, in what rank %u steps", c.words, owner);
+        cd_tell_print(c.words, sizeof c.words, "%s", words);
     }
+    cd_oracle_tell(o, is_own ? CD_LINK_UPDATE : CD_LINK_SHARE, whole->parameter, &c);
+    return CDDP_OK;
+}
+
+/* Rank by rank, so that who made a mistake differs from who was sent its result. */
+static cddp_status judge_ranges(cd_oracle *o, const cd_suspect *whole, cddp_error *err)
+{
+    for (uint32_t owner = 0; owner < o->options.world_size; owner++) CD_TRY(judge_range(o, whole, owner, err));
     return CDDP_OK;
 }
 
@@ -38,19 +108,18 @@ static cddp_status judge_parameter(cd_oracle *o, const cd_oracle_update *before,
 {
     cd_comparison c;
     const cddp_tensor *expected = &o->options.engine->parameters(o->options.engine->self)[i];
+    const bool is_shared_out = o->parameters[i].part.share != 0;
     CD_TRY(cd_oracle_compare_tensors(o, expected, &after->parameters[i], &c, err));
-    if (c.bad > 0 && !cd_oracle_is_exact_device(o)) {
-        cd_numbers start = {.allocator = o->options.allocator};
-        cddp_status status = cd_numbers_read(&start, &before->parameters[i], err);
+    if (!cd_oracle_is_exact_device(o) && (c.bad > 0 || is_shared_out)) {
+        CD_TRY(cd_numbers_read(&o->before, &before->parameters[i], err));
         cd_suspect s = {.expected = o->numbers.values,
                         .actual = o->other.values,
-                        .before = start.values,
+                        .before = o->before.values,
                         .parameter = i,
                         .divisor = 1,
-                        .before_words = "the parameter was not updated"};
-        if (status == CDDP_OK) status = cd_oracle_explain(o, NULL, &c, &s, err);
-        cd_numbers_fini(&start);
-        if (status != CDDP_OK) return status;
+                        .before_words = not_updated};
+        if (is_shared_out) return judge_ranges(o, &s, err);
+        CD_TRY(cd_oracle_explain(o, NULL, &c, &s, err));
     }
     cd_oracle_tell(o, CD_LINK_UPDATE, i, &c);
     return CDDP_OK;

@@ -88,8 +88,7 @@ void cd_trainer_close_groups(cd_trainer *t)
     t->own_capacity = 0;
 }
 
-/* NULL when this rank is no member. */
-static cddp_group *find_group(const cd_trainer *t, const char *name)
+cddp_group *cd_trainer_find_group(const cd_trainer *t, const char *name)
 {
     for (size_t i = 0; name != NULL && i < t->plan->group_count; i++) {
         if (strcmp(t->plan->groups[i].name, name) == 0) {
@@ -328,7 +327,7 @@ cddp_status cd_trainer_run_collectives(cd_trainer *t, cd_place_in_step place, cd
 {
     for (size_t i = 0; i < t->plan->collective_count; i++) {
         const cddp_plan_collective *planned = &t->plan->collectives[i];
-        cddp_group *group = find_group(t, planned->group);
+        cddp_group *group = cd_trainer_find_group(t, planned->group);
         if (planned->place != (int64_t)place || group == NULL || !cddp_selector_has(&planned->ranks, t->rank->rank) ||
             !cddp_selector_has(&planned->steps, t->step)) {
             continue;

@@ -166,10 +166,15 @@ cddp_status cd_trainer_tell_optimizers(cd_trainer *t, cd_moment moment, cddp_err
         for (size_t k = 0; k < o->count; k++, id++) {
             cd_optimizer_state state;
             uint64_t digest = 0;
-            cd_optimizer_get_state(o->optimizer, k, &state);
-            CD_TRY(cd_optimizer_state_digest(o->optimizer, k, &digest, err));
+            const int64_t held = o->shard != NULL ? cd_shard_find(o->shard, k) : (int64_t)k;
+            if (held < 0) {
+                continue; /* another rank tells of it */
+            }
+            cd_optimizer_get_state(o->optimizer, (size_t)held, &state);
+            CD_TRY(cd_optimizer_state_digest(o->optimizer, (size_t)held, &digest, err));
+            /* Pieces differ from rank to rank by right: they are no parameter's. */
             CD_EMIT(t->tracer, value, o->name, .what = 3, .moment = moment, .id = id, .presence = state.is_present ? 2 : 0,
-                    .digest = (int64_t)digest, .param = t->variables[o->ordinals[k]], .nonfinite = -1);
+                    .digest = (int64_t)digest, .param = o->shard != NULL ? CD_NO_VARIABLE : t->variables[o->ordinals[k]], .nonfinite = -1);
         }
     }
     return CDDP_OK;

@@ -163,6 +163,64 @@ static void check_averager(contradictions *c, const cddp_plan_settings *s)
     }
 }
 
+static bool has_sharded_optimizer(const cddp_plan *plan)
+{
+    for (size_t i = 0; i < plan->optimizer_count; i++) {
+        if (plan->optimizers[i].shard != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static const cddp_plan_group *find_group(const cddp_plan *plan, const char *name)
+{
+    for (size_t i = 0; i < plan->group_count; i++) {
+        if (plan->groups[i].name != NULL && strcmp(plan->groups[i].name, name) == 0) {
+            return &plan->groups[i];
+        }
+    }
+    return NULL;
+}
+
+static void check_clip_group(contradictions *c, const cddp_plan_clip *clip, const char *group)
+{
+    const bool is_own = strcmp(group, "own") == 0;
+    if (clip->max_norm <= 0) {
+        tell(c, "clip.group", "clip.group has no effect without clip.max_norm");
+    }
+    if (clip->place == 1) {
+        tell(c, "clip.group", "clip.group with clip.place = \"before_reduction\": each gradient is clipped by itself, as soon as it is there");
+    }
+    if (is_own && !has_sharded_optimizer(c->plan)) {
+        tell(c, "clip.group", "clip.group = \"own\" has no effect without optimizer.shard: every rank steps everything");
+    }
+    if (!is_own && strcmp(group, "world") != 0 && find_group(c->plan, group) == NULL) {
+        tell(c, "clip.group", "clip.group = \"%s\", but no [[group]] is called so", group);
+    }
+    if (cd_plan_has_streams(c->plan)) {
+        tell(c, "clip.group", "clip.group adds what the host has computed: drop streams.producers");
+    }
+}
+
+/* Also what single ranks are told. */
+static void check_clip_groups(contradictions *c)
+{
+    const cddp_plan_clip *clip = &c->plan->settings.clip;
+    if (clip->group != NULL) {
+        check_clip_group(c, clip, clip->group);
+    }
+    for (size_t i = 0; i < c->plan->override_count; i++) {
+        const char *group = NULL;
+        if (strcmp(c->plan->overrides[i].key, "clip.group") == 0) {
+            memcpy(&group, c->plan->overrides[i].parsed, sizeof group);
+        }
+        if (group != NULL) {
+            check_clip_group(c, clip, group);
+        }
+    }
+}
+
 static void check_settings(contradictions *c, const cddp_plan_settings *s)
 {
     check_averager(c, s);
@@ -353,16 +411,6 @@ static void check_fault(contradictions *c, const cddp_plan_fault *fault)
     }
 }
 
-static const cddp_plan_group *find_group(const cddp_plan *plan, const char *name)
-{
-    for (size_t i = 0; i < plan->group_count; i++) {
-        if (plan->groups[i].name != NULL && strcmp(plan->groups[i].name, name) == 0) {
-            return &plan->groups[i];
-        }
-    }
-    return NULL;
-}
-
 /* Who is not a member issues nothing. */
 static bool has_issuer(const cddp_plan *plan, const cddp_plan_collective *collective)
 {
@@ -508,8 +556,54 @@ static void check_when(contradictions *c, const cddp_plan_when *when)
     }
 }
 
+/* Parts of an optimizer are stepped at the same time and exchanged then. */
+static void check_sharded_optimizer(contradictions *c, const cddp_plan_optimizer *optimizer)
+{
+    const cddp_plan_settings *s = &c->plan->settings;
+    if (optimizer->in_backward) {
+        tell(c, "optimizer.shard", "optimizer.shard exchanges what all ranks stepped, optimizer.in_backward steps bucket by bucket: drop one");
+    }
+    if (s->join.enable) {
+        tell(c, "optimizer.shard", "optimizer.shard with join.enable: a rank that has run out of inputs takes no steps, and nobody else steps its part (ZRO-09)");
+    }
+    if (s->averager.kind != 0) {
+        tell(c, "optimizer.shard", "optimizer.shard with averager.kind: what a rank broadcasts is its own model, and there would be nothing left to average");
+    }
+    if (s->model.device != 0) {
+        tell(c, "optimizer.shard", "optimizer.shard is judged by numbers: it needs model.device = \"cpu\"");
+    }
+    if (cd_plan_has_streams(c->plan)) {
+        tell(c, "optimizer.shard", "optimizer.shard exchanges what the host has stepped: drop streams.producers");
+    }
+}
+
+/* Who finds his part of a sharded optimizer how. */
+static void check_shard(contradictions *c)
+{
+    const cddp_plan *plan = c->plan;
+    const char *order = plan->settings.shard.order != 0 ? "shard.order" : NULL, *padding = plan->settings.shard.padding != 0 ? "shard.padding" : NULL;
+    bool has_whole = false, has_flat = false;
+    for (size_t i = 0; i < plan->optimizer_count; i++) {
+        has_whole |= plan->optimizers[i].shard == 1;
+        has_flat |= plan->optimizers[i].shard == 2;
+    }
+    for (size_t i = 0; i < plan->override_count; i++) {
+        order = strcmp(plan->overrides[i].key, "shard.order") == 0 ? "shard.order" : order;
+        padding = strcmp(plan->overrides[i].key, "shard.padding") == 0 ? "shard.padding" : padding;
+    }
+    if (order != NULL && !has_whole) {
+        tell(c, order, "shard.order has no effect without optimizer.shard = \"parameters\"");
+    }
+    if (padding != NULL && !has_flat) {
+        tell(c, padding, "shard.padding has no effect without optimizer.shard = \"flat\"");
+    }
+}
+
 static void check_optimizer(contradictions *c, const cddp_plan_optimizer *optimizer)
 {
+    if (optimizer->shard != 0) {
+        check_sharded_optimizer(c, optimizer);
+    }
     const bool keeps_state = optimizer->kind != 0 || optimizer->momentum > 0;
     if (optimizer->in_backward) {
         check_optimizer_in_backward(c, optimizer);
@@ -599,6 +693,8 @@ size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn te
     check_batch(&c);
     check_streams(&c);
     check_rendezvous(&c);
+    check_shard(&c);
+    check_clip_groups(&c);
     for (size_t i = 0; i < plan->fault_count; i++) {
         enter(&c, "fault", i);
         check_fault(&c, &plan->faults[i]);

@@ -70,7 +70,7 @@ void cd_replica_get_slots(const cd_replica *replica, cddp_tensor *tensors, int32
         const cd_replica_optimizer *o = &replica->optimizers[i];
         for (size_t k = 0; k < o->count; k++) {
             cd_optimizer_state state;
-            cd_optimizer_get_state(o->optimizer, k, &state);
+            cd_replica_get_state(o, k, &state);
             for (uint32_t s = 0; s < CD_OPTIMIZER_SLOTS_MAX; s++, at++) {
                 tensors[at] = state.is_present && s < state.slot_count ? state.slots[s] : (cddp_tensor){0};
                 parameters[at] = (int32_t)o->ordinals[k];
@@ -324,8 +324,8 @@ static cddp_status reference_update(void *self, const cd_oracle_update *before, 
             CD_TRY(cd_optimizer_step(replica->optimizers[i].optimizer, err));
         }
     }
-    if (r->state == NULL) {
-        CD_TRY(cd_replica_regrid(replica, err)); /* free-running: it goes on from here by itself */
+    if (r->is_free_running) {
+        CD_TRY(cd_replica_regrid(replica, err)); /* it goes on from here by itself */
     }
     reference_drop_gradients(r);
     cd_replica_get_slots(replica, r->slots, r->slot_parameters);
@@ -414,6 +414,7 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
     r->plan = options->plan;
     r->allocator = options->allocator;
     r->state = options->state;
+    r->is_free_running = options->is_free_running;
     r->loss_scale = options->loss_scale;
     r->engine = (cd_oracle_engine){.self = r, .load = reference_load, .set_gradient = reference_set_gradient,
                                    .drop_gradients = reference_drop_gradients, .run = reference_run,
@@ -421,7 +422,8 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
                                    .gradients = reference_gradients, .buffers = reference_buffers,
                                    .update = reference_update};
     const cd_replica_options replica = {
-        .plan = options->plan, .rank = options->rank, .device = options->device, .allocator = options->allocator};
+        .plan = options->plan, .rank = options->rank, .device = options->device, .allocator = options->allocator,
+        .whole_optimizers = true};
     CD_TRY_OUT(cd_replica_create(&replica, &r->replica, err));
     CD_TRY_OUT(reference_allocate(r, err));
     CD_TRY_OUT(cd_low_precision_init(&r->low, &r->replica->settings, r->replica->model->module, r->allocator, err));

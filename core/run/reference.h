@@ -32,7 +32,8 @@ typedef struct cd_reference {
     cddp_tensor *slots;           /* (slot_count) of the optimizers */
     int32_t *slot_parameters;
     size_t slot_count;
-    const cd_blob *state;  /* optimizers' state before the step; NULL: it keeps its own (free-running) */
+    const cd_blob *state;  /* optimizers' state before the step; NULL: it keeps its own */
+    bool is_free_running;
     const double *loss_scale;     /* the run's, borrowed */
     uint32_t due;                 /* bit per optimizer that steps in the update at hand */
     const cd_micro *running;      /* micro-step whose gradients arrive now */
@@ -50,7 +51,8 @@ typedef struct cd_reference_options {
     uint32_t rank; /* whose settings and initial values the replica has */
     const cddp_device *device; /* of its tensors: the rank's, so that both compute alike */
     const cddp_allocator *allocator;
-    const cd_blob *state;
+    const cd_blob *state;      /* the rank's optimizers before a step; NULL: the reference keeps its own, as it must where no rank has all */
+    bool is_free_running;      /* parameters too are its own: they go on from its last update */
     const double *loss_scale;
 } cd_reference_options;
 

@@ -103,7 +103,23 @@ static cddp_status collect_parameters(cd_replica *r, const cddp_plan_optimizer *
                                      made->name, r->settings.model.name);
 }
 
-static cddp_status make_optimizer(cd_replica *r, const cddp_plan_optimizer *planned, cd_replica_optimizer *made,
+static cddp_status make_shard(cd_replica *r, const cddp_plan_optimizer *planned, const cd_optimizer_parameter *parameters,
+                              cd_replica_optimizer *made, cddp_error *err)
+{
+    const cd_shard_options options = {.optimizer = made->name,
+                                      .kind = (cd_shard_kind)planned->shard,
+                                      .order = (cd_shard_order)r->settings.shard.order,
+                                      .padding = (cd_shard_padding)r->settings.shard.padding,
+                                      .rank = r->rank,
+                                      .world = (uint32_t)r->plan->world.size,
+                                      .parameters = parameters,
+                                      .parameter_count = made->count,
+                                      .allocator = r->allocator};
+    CD_TRY(cd_shard_create(&options, &made->shard, err));
+    return CDDP_OK;
+}
+
+static cddp_status make_optimizer(cd_replica *r, const cddp_plan_optimizer *planned, bool is_whole, cd_replica_optimizer *made,
                                   cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -121,13 +137,19 @@ static cddp_status make_optimizer(cd_replica *r, const cddp_plan_optimizer *plan
         cd_parameter *parameter = &r->model->module->parameters[made->ordinals[i]];
         parameters[i] = (cd_optimizer_parameter){parameter->name, parameter->tensor, &parameter->grad};
     }
-    CD_TRY_OUT(cd_optimizer_create(&options, parameters, made->count, r->allocator, &made->optimizer, err));
+    const cd_optimizer_parameter *held = parameters;
+    size_t held_count = made->count;
+    if (planned->shard != CD_SHARD_NONE && !is_whole) {
+        CD_TRY_OUT(make_shard(r, planned, parameters, made, err));
+        held = cd_shard_get_pieces(made->shard, &held_count);
+    }
+    CD_TRY_OUT(cd_optimizer_create(&options, held, held_count, r->allocator, &made->optimizer, err));
 out:
     cd_release(r->allocator, parameters, made->count * sizeof *parameters);
     return status;
 }
 
-static cddp_status make_optimizers(cd_replica *r, cddp_error *err)
+static cddp_status make_optimizers(cd_replica *r, bool is_whole, cddp_error *err)
 {
     const cddp_plan_optimizer *planned = r->plan->optimizer_count > 0 ? r->plan->optimizers : &default_optimizer;
     r->optimizer_count = r->plan->optimizer_count > 0 ? r->plan->optimizer_count : 1;
@@ -136,9 +158,28 @@ static cddp_status make_optimizers(cd_replica *r, cddp_error *err)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu optimizers", r->optimizer_count);
     }
     for (size_t i = 0; i < r->optimizer_count; i++) {
-        CD_TRY(make_optimizer(r, &planned[i], &r->optimizers[i], err));
+        CD_TRY(make_optimizer(r, &planned[i], is_whole, &r->optimizers[i], err));
     }
     return CDDP_OK;
+}
+
+bool cd_replica_is_sharded(const cd_replica *replica)
+{
+    for (size_t i = 0; i < replica->plan->optimizer_count; i++) {
+        if (replica->plan->optimizers[i].shard != CD_SHARD_NONE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void cd_replica_get_state(const cd_replica_optimizer *optimizer, size_t k, cd_optimizer_state *state)
+{
+    const int64_t held = optimizer->shard != NULL ? cd_shard_find(optimizer->shard, k) : (int64_t)k;
+    *state = (cd_optimizer_state){.is_present = false};
+    if (held >= 0) {
+        cd_optimizer_get_state(optimizer->optimizer, (size_t)held, state);
+    }
 }
 
 bool cd_replica_is_due(const cd_replica *replica, size_t optimizer, uint32_t step)
@@ -172,7 +213,7 @@ cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **re
     CD_TRY_OUT(make_model(r, device != NULL ? device : cd_replica_device(&r->settings, NULL), err));
     if (!options->only_names) {
         CD_TRY_OUT(cd_replica_check_names(r, err));
-        CD_TRY_OUT(make_optimizers(r, err));
+        CD_TRY_OUT(make_optimizers(r, options->whole_optimizers, err));
     }
     *replica = r;
     r = NULL;
@@ -196,6 +237,7 @@ void cd_replica_destroy(cd_replica *r)
     for (size_t i = 0; r->optimizers != NULL && i < r->optimizer_count; i++) {
         cd_replica_optimizer *o = &r->optimizers[i];
         cd_optimizer_destroy(o->optimizer);
+        cd_shard_destroy(o->shard);
         cd_release(r->allocator, o->ordinals, (parameter_count + 1) * sizeof *o->ordinals);
         cd_release(r->allocator, o->grads, (parameter_count + 1) * sizeof *o->grads);
     }

@@ -13,6 +13,7 @@
 #include "core/model/optim/optimizer.h"
 #include "core/run/micro.h"
 #include "core/run/sampler.h"
+#include "core/run/shard.h"
 
 typedef struct cd_replica_optimizer {
     cd_optimizer *optimizer;
@@ -24,6 +25,7 @@ typedef struct cd_replica_optimizer {
     size_t count;
     bool in_backward; /* steps each parameter when its bucket is averaged (OIB-01) */
     bool has_stepped; /* in this step, for the trace */
+    cd_shard *shard;  /* which pieces the optimizer is over; NULL: over all of its parameters */
 } cd_replica_optimizer;
 
 typedef struct cd_replica {
@@ -58,6 +60,7 @@ typedef struct cd_replica_options {
     uint32_t rank;
     const cddp_device *device;
     const cddp_allocator *allocator;
+    bool whole_optimizers; /* also those that the plan cuts into the ranks' parts: the oracle's */
     bool only_names; /* a model to look names up in: without optimizers, and what the plan names is not looked up yet */
 } cd_replica_options;
 cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **replica, cddp_error *err) CDDP_MUST_CHECK;
@@ -109,6 +112,10 @@ cddp_status cd_replica_write_atoms(const cd_micro *micro, uint32_t parameter, co
 ** step's sums are exact again. Part of the declared program, on every rank and in the reference alike. */
 cddp_status cd_replica_regrid(cd_replica *replica, cddp_error *err) CDDP_MUST_CHECK;
 
+/* Does the plan cut an optimizer into the ranks' parts? */
+bool cd_replica_is_sharded(const cd_replica *replica);
+/* The state that an optimizer of the replica keeps for the k-th of its parameters: absent where another rank has it. */
+void cd_replica_get_state(const cd_replica_optimizer *optimizer, size_t k, cd_optimizer_state *state);
 bool cd_replica_is_due(const cd_replica *replica, size_t optimizer, uint32_t step);
 /* The learning rate of a step: lr × lr_decay^step by repeated multiplication, so that a resumed run has its bits. */
 double cd_replica_lr(const cd_replica *replica, size_t optimizer, uint32_t step);

@@ -3,7 +3,6 @@
 #include "core/run/trainer.h"
 
 #include "core/base/error.h"
-#include "core/model/optim/clip.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -204,14 +203,6 @@ typedef struct update {
     cd_trainer_decision decision;
 } update;
 
-static cddp_status clip(cd_trainer *t, update *u, cddp_error *err)
-{
-    CD_TRY(cd_clip_grad_norm(t->grads, t->grad_count, t->settings.clip.max_norm, &u->decision.norm, err));
-    const double coefficient = t->settings.clip.max_norm / (u->decision.norm + 1e-6);
-    u->decision.clip = coefficient < 1.0 ? coefficient : 1.0;
-    return CDDP_OK;
-}
-
 static cddp_status unscale(cd_trainer *t, update *u, cddp_error *err)
 {
     for (size_t i = 0; t->settings.amp.enable && i < t->replica->optimizer_count; i++) {
@@ -230,13 +221,13 @@ static cddp_status unscale(cd_trainer *t, update *u, cddp_error *err)
 
 static cddp_status prepare_gradients(cd_trainer *t, update *u, cddp_error *err)
 {
-    const bool clips = t->settings.clip.max_norm > 0;
+    const bool clips = t->clipping != NULL;
     if (clips && t->settings.clip.place == 2) {
-        CD_TRY(clip(t, u, err));
+        CD_TRY(cd_trainer_clip(t, &u->decision, err));
     }
     CD_TRY(unscale(t, u, err));
     if (clips && t->settings.clip.place == 0) {
-        CD_TRY(clip(t, u, err));
+        CD_TRY(cd_trainer_clip(t, &u->decision, err));
     }
     return CDDP_OK;
 }
@@ -254,10 +245,11 @@ cddp_status cd_trainer_tell_touch(cd_trainer *t, size_t optimizer, size_t positi
 {
     const cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
     uint64_t digest = 0;
-    if (t->tracer == NULL) {
+    const int64_t held = o->shard != NULL ? cd_shard_find(o->shard, position) : (int64_t)position;
+    if (t->tracer == NULL || held < 0) {
         return CDDP_OK;
     }
-    CD_TRY(cd_optimizer_state_digest(o->optimizer, position, &digest, err));
+    CD_TRY(cd_optimizer_state_digest(o->optimizer, (size_t)held, &digest, err));
     CD_EMIT(t->tracer, optimizer_touch, NULL, .optimizer = (int64_t)optimizer,
             .param = t->variables[o->ordinals[position]], .touched = o->grads[position]->kind != CDDP_GRAD_UNDEFINED,
             .state = (int64_t)digest);
@@ -275,9 +267,15 @@ static cddp_status step_optimizer(cd_trainer *t, size_t index, const update *u, 
         return CDDP_OK;
     }
     cd_optimizer_set_lr(o->optimizer, cd_replica_lr(t->replica, index, t->step));
+    if (o->shard != NULL) {
+        CD_TRY(cd_shard_take_gradients(o->shard, err));
+    }
     CD_TRY(cd_optimizer_step(o->optimizer, err));
     for (size_t k = 0; k < o->count; k++) {
         CD_TRY(cd_trainer_tell_touch(t, index, k, err));
+    }
+    if (o->shard != NULL) {
+        CD_TRY(cd_shard_exchange(o->shard, t->group, err));
     }
     return CDDP_OK;
 }

@@ -282,6 +282,21 @@ static void release_arrays(cd_trainer *t)
     t->slot_parameters = NULL;
 }
 
+/* Its owner would step such a parameter with a gradient of his own, and broadcast what comes of it. */
+static cddp_status check_sharded(const cd_trainer *t, cddp_error *err)
+{
+    for (size_t i = 0; i < t->replica->optimizer_count; i++) {
+        const cd_replica_optimizer *o = &t->replica->optimizers[i];
+        for (size_t k = 0; o->shard != NULL && k < o->count; k++) {
+            if (t->variables[o->ordinals[k]] == CD_NO_VARIABLE) {
+                return cd_fail(err, CDDP_E_CONFIG, "optimizer '%s' is sharded, but the wrapper does not reduce '%s': every rank would have a gradient of its own for it",
+                               o->name, cd_trainer_module(t)->parameters[o->ordinals[k]].name);
+            }
+        }
+    }
+    return CDDP_OK;
+}
+
 /* ---- model and wrapper, again after a resume ---- */
 
 uint64_t cd_trainer_backward_weight(const cd_trainer *t, size_t parameter)
@@ -345,7 +360,9 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
     CD_TRY(cd_trainer_tell_buffers(t, CD_MOMENT_BEFORE_INIT, err));
     CD_TRY(wrap(t, err));
     CD_TRY(register_hook(t, err));
+    CD_TRY(check_sharded(t, err));
     CD_TRY(cd_trainer_attach_optimizers(t, err));
+    CD_TRY(cd_trainer_open_clipping(t, err));
     CD_TRY(cd_trainer_open_averager(t, err));
     tell_gradient_policy(t);
     CD_TRY(cd_trainer_tell_parameters(t, CD_MOMENT_AFTER_INIT, err));
@@ -356,6 +373,9 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
 void cd_trainer_drop(cd_trainer *t)
 {
     cd_trainer_close_averager(t);
+    if (t->replica != NULL) {
+        cd_trainer_close_clipping(t);
+    }
     cddp_ddp_destroy(t->ddp);
     t->ddp = NULL;
     if (t->replica != NULL) {
@@ -387,15 +407,47 @@ static cd_oracle_path path_of(const cd_trainer *t, size_t parameter)
                : CD_ORACLE_PATH_LOCAL;
 }
 
+/* ZRO-01 as the plan declares it, whatever this rank was told: of one optimizer's parameters. */
+static cddp_status declare_parts(const cd_trainer *t, size_t optimizer, cd_oracle_parameter *parameters, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    const cd_replica_optimizer *o = &t->reference->replica->optimizers[optimizer];
+    const int64_t kind = t->plan->optimizers[optimizer].shard;
+    int64_t *numels = cd_allocate_array(t->allocator, o->count, sizeof *numels);
+    cd_part *parts = cd_allocate_array(t->allocator, o->count, sizeof *parts);
+    const cd_partition partition = {numels, o->count, (uint32_t)t->plan->world.size, t->allocator};
+    if (numels == NULL || parts == NULL) {
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory for the parts of optimizer '%s'", o->name);
+        goto out;
+    }
+    for (size_t k = 0; k < o->count; k++) {
+        numels[k] = parameters[o->ordinals[k]].numel;
+    }
+    if (kind == CD_SHARD_FLAT) {
+        cd_partition_flat(&partition, parts);
+    } else {
+        CD_TRY_OUT(cd_partition_whole(&partition, t->plan->settings.shard.order == CD_SHARD_BY_SIZE, parts, err));
+    }
+    for (size_t k = 0; k < o->count; k++) {
+        parameters[o->ordinals[k]].part = parts[k];
+    }
+out:
+    cd_release(t->allocator, numels, o->count * sizeof *numels);
+    cd_release(t->allocator, parts, o->count * sizeof *parts);
+    return status;
+}
+
 static cddp_status make_oracle(cd_trainer *t, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     const cd_module *module = cd_trainer_module(t);
     const cd_reference_options restarted = {.plan = t->plan, .rank = t->rank->rank,
                                             .device = device_of(t), .allocator = t->allocator,
-                                            .state = &t->optimizer_state, .loss_scale = &t->loss_scale};
+                                            .state = cd_replica_is_sharded(t->replica) ? NULL : &t->optimizer_state,
+                                            .loss_scale = &t->loss_scale};
     cd_reference_options running = restarted;
     running.state = NULL;
+    running.is_free_running = true;
     CD_TRY(cd_reference_create(&restarted, &t->reference, err));
     CD_TRY(cd_reference_create(&running, &t->free_reference, err));
     cd_oracle_parameter *parameters = cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *parameters);
@@ -407,7 +459,12 @@ static cddp_status make_oracle(cd_trainer *t, cddp_error *err)
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cd_parameter *p = &reference->parameters[i];
         parameters[i] = (cd_oracle_parameter){p->name, cddp_tensor_numel(&p->tensor), p->tensor.dtype, t->variables[i],
-                                              path_of(t, i)};
+                                              path_of(t, i), {0, 0}};
+    }
+    for (size_t i = 0; i < t->plan->optimizer_count; i++) {
+        if (t->plan->optimizers[i].shard != CD_SHARD_NONE) {
+            CD_TRY_OUT(declare_parts(t, i, parameters, err));
+        }
     }
     const cd_oracle_options options = {.parameters = parameters,
                                        .parameter_count = module->parameter_count,

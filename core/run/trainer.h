@@ -3,7 +3,8 @@
 **
 ** The parts: trainer.c builds and destroys, micro_step.c is one forward and backward, step.c one optimizer step,
 ** observe.c what enters the trace, collectives.c what the program communicates by itself, checkpoint.c saving,
-** throwing away and loading, in_backward.c optimizers that step while backward runs.
+** throwing away and loading, in_backward.c optimizers that step while backward runs, clipping.c by whose norm gradients
+** are clipped.
 **
 ** Lifetime   create → train → destroy, on the rank's own thread or fiber.
 ** Errors     an error of the wrapped runtime ends the training of this rank, as an exception would.
@@ -82,6 +83,7 @@ typedef struct cd_trainer {
     cd_timed_device timed_device; /* of the replica, where passes over gradients take time */
     uint64_t backward_weights;    /* of all parameters that require grad */
 
+    struct cd_clipping *clipping;   /* clipping.c; NULL: nothing is clipped after a reduction */
     struct cd_averaging *averaging; /* averaging.c; NULL: no model averager */
     cd_blob checkpoint, part; /* part: of what is told of it */
     /* the micro-step at hand */
@@ -156,6 +158,11 @@ void cd_trainer_tell_step(cd_trainer *t, size_t optimizer, const cd_trainer_deci
 /* position: of the parameter in the optimizer. */
 cddp_status cd_trainer_tell_touch(cd_trainer *t, size_t optimizer, size_t position, cddp_error *err) CDDP_MUST_CHECK;
 
+/* clipping.c: See Note [Whose norm] */
+cddp_status cd_trainer_open_clipping(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+void cd_trainer_close_clipping(cd_trainer *t);
+cddp_status cd_trainer_clip(cd_trainer *t, cd_trainer_decision *decision, cddp_error *err) CDDP_MUST_CHECK;
+
 /* in_backward.c: See Note [A step before the step] */
 bool cd_trainer_steps_in_backward(const cd_trainer *t);
 cddp_status cd_trainer_attach_optimizers(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
@@ -166,6 +173,8 @@ cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, cddp_error *err) CDDP
 typedef enum cd_place { CD_PLACE_BEFORE_FORWARD, CD_PLACE_BEFORE_BACKWARD, CD_PLACE_AFTER_BACKWARD, CD_PLACE_AFTER_STEP } cd_place_in_step;
 cddp_status cd_trainer_open_groups(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_close_groups(cd_trainer *t);
+/* By name; NULL: that of the wrapper. NULL when this rank is no member. */
+cddp_group *cd_trainer_find_group(const cd_trainer *t, const char *name);
 cddp_status cd_trainer_run_collectives(cd_trainer *t, cd_place_in_step place, cddp_error *err) CDDP_MUST_CHECK;
 
 /* averaging.c: the model averager of local SGD, what it must have done, and who must agree when. Without one they do nothing. */

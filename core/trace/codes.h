@@ -15,6 +15,8 @@ typedef enum cd_oracle_link {
     CD_LINK_LAW = 9,
     CD_LINK_STATISTICS = 10,
     CD_LINK_COLLECTIVE = 11,
+    CD_LINK_SHARE = 12, /* an update that another rank made and sent */
+    CD_LINK_NORM = 13,
     CD_LINK_COUNT
 } cd_oracle_link;
 

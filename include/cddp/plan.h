@@ -134,6 +134,7 @@ typedef struct cddp_plan_amp {
 typedef struct cddp_plan_clip {
     double max_norm; /* 0: no clipping */
     int64_t place;   /* 0 after the reduction, 1 before it, 2 before unscaling */
+    const char *group; /* NULL: by the norm of what the rank holds; else of what it updates, over these ranks */
 } cddp_plan_clip;
 
 typedef struct cddp_plan_join {
@@ -146,6 +147,12 @@ typedef struct cddp_plan_agent {
     uint64_t timeout_ms; /* of an attempt */
     uint64_t attempts, backoff_ms;
 } cddp_plan_agent;
+
+/* How a rank finds its part of a sharded optimizer. */
+typedef struct cddp_plan_shard {
+    int64_t order;   /* 0 by size, 1 as registered */
+    int64_t padding; /* 0 counted, 1 dropped, 2 shifted */
+} cddp_plan_shard;
 
 typedef struct cddp_plan_settings {
     cddp_plan_model model;
@@ -160,6 +167,7 @@ typedef struct cddp_plan_settings {
     cddp_plan_clip clip;
     cddp_plan_join join;
     cddp_plan_agent agent;
+    cddp_plan_shard shard;
 } cddp_plan_settings;
 
 /* One line of a [[rank]] table: on these ranks, this key has this value. */
@@ -180,6 +188,7 @@ typedef struct cddp_plan_optimizer {
     double lr, momentum, dampening, weight_decay, beta1, beta2, eps;
     bool nesterov;
     bool in_backward;          /* steps on each bucket as soon as it is averaged (OIB-01) */
+    int64_t shard;             /* 0 every rank has all of it, 1 whole parameters (ZRO-01), 2 slices of one vector */
 } cddp_plan_optimizer;
 
 typedef struct cddp_plan_group {

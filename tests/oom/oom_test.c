@@ -413,6 +413,10 @@ TEST(out_of_memory, no_run_leaves_anything_behind)
           "true", "group.0.name", "all", "train.micro_steps", "2"},
          200},
         {"mixed precision and join", {"mixed_precision.param_dtype", "bf16", "join.enable", "true"}, 200},
+        {"sharded optimizers, clipped by a norm over the ranks",
+         {"optimizer.0.parameters", "*.weight", "optimizer.0.shard", "flat", "optimizer.0.kind", "adam", "optimizer.1.parameters", "*.bias",
+          "optimizer.1.shard", "parameters", "clip.max_norm", "1", "clip.group", "world"},
+         200},
         {"local SGD, and a claim that nothing meets",
          {"averager.kind", "periodic", "averager.levels", "1", "train.steps", "1", "expect.exercised", "I-ORDER"}, 150},
     };

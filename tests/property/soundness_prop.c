@@ -70,6 +70,8 @@ enum {
     PLACE,
     AVERAGER,
     PERIODS,
+    SHARD,
+    CLIP_GROUP,
     FEATURES
 };
 
@@ -116,6 +118,8 @@ static const feature features[FEATURES] = {
     [PLACE] = {"collective.0.place", {"before_forward", "before_backward", "after_backward", "after_step"}},
     [AVERAGER] = {"averager.levels", {"", "1", "2", "3"}},
     [PERIODS] = {"averager.periods", {"", "*weight=2"}},
+    [SHARD] = {"optimizer.0.shard", {"none", "parameters", "flat"}},
+    [CLIP_GROUP] = {"clip.group", {"", "world"}},
 };
 
 typedef struct draw {
@@ -161,6 +165,17 @@ static bool makes_sense_beside_the_reducer(const draw *d)
     return !is(d, DEVICE, "symbol") && is(d, STREAMS, "0") && !is(d, JOIN, "true") && !is(d, IN_BACKWARD, "true");
 }
 
+/* A sharded optimizer, and a norm that is added up over its parts. */
+static bool makes_sense_when_sharded(const draw *d)
+{
+    const bool is_sharded = !is(d, SHARD, "none");
+    if (!is(d, CLIP_GROUP, "") && (!is_sharded || !is(d, CLIP, "1"))) return false; /* ZOO-127 */
+    if (!is_sharded) return true;
+    if (is(d, MODEL, "params")) return false; /* several dtypes (ZRO-08) */
+    if (!is(d, DELAYED, "")) return false;    /* what the wrapper does not reduce itself */
+    return !is(d, JOIN, "true") && !is(d, IN_BACKWARD, "true") && is(d, DEVICE, "cpu") && is(d, STREAMS, "0") && is(d, AVERAGER, "");
+}
+
 /* The loss computes the objective: the same counts, or counts that are equal everywhere. */
 static bool makes_sense_as_a_loss(const draw *d)
 {
@@ -192,7 +207,7 @@ static bool makes_sense(const draw *d)
     if (is(d, JOIN, "true") && !is(d, OPTIMIZER, "sgd"))
         return false; /* step counters of joined ranks stand still (INT-01) */
     if (is(d, CHOOSER, "fifo") && is(d, READY, "chosen")) return false;
-    return makes_sense_beside_hooks(d) && makes_sense_as_a_loss(d) && makes_sense_beside_the_reducer(d);
+    return makes_sense_beside_hooks(d) && makes_sense_as_a_loss(d) && makes_sense_beside_the_reducer(d) && makes_sense_when_sharded(d);
 }
 
 /* The plan, or NULL when the reader refuses the combination. */

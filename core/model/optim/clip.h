@@ -9,3 +9,9 @@
 ** does: an infinite one makes the factor 0, NaN makes every gradient NaN. */
 cddp_status cd_clip_grad_norm(cddp_grad *const *grads, size_t count, double max_norm, double *total,
                               cddp_error *err) CDDP_MUST_CHECK;
+
+/* The same in two parts, where what is between them is another's: adds n₀² + n₁² + … to *squares; and scales by a given total. */
+cddp_status cd_clip_add_squares(const cddp_grad *const *grads, size_t count, double *squares, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_clip_scale(cddp_grad *const *grads, size_t count, double factor, cddp_error *err) CDDP_MUST_CHECK;
+/* min(1, max_norm / (total + 1e-6)) */
+double cd_clip_factor(double max_norm, double total);
