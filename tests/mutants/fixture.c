@@ -299,6 +299,7 @@ static void put_update(writer *w)
         put_compare(w, 7, p);
         for (int64_t link = 1; p != HEAD_WEIGHT && link <= 3; link++) put_compare(w, link, p);
     }
+    put_compare(w, CD_LINK_NORM, -1);
     PUT(w, optimizer_step, "sgd", .optimizer = 0, .lr = cd_f64_bits(0.125), .loss_scale = cd_f64_bits(1),
         .clip = cd_f64_bits(1), .norm = cd_f64_bits(2));
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++)

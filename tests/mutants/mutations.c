@@ -520,6 +520,19 @@ static bool mutate_step_skips_alone(cddp_event *e)
     return true;
 }
 
+static bool mutate_step_norm_of_its_own(cddp_event *e)
+{
+    if (at(e, CDDP_EV_compare, 2, 1) && e->as.compare.link == CD_LINK_NORM) {
+        e->as.compare.bad = 1;
+        e->as.compare.element = 0;
+        e->as.compare.shape = CD_SHAPE_OTHER;
+        e->as.compare.expected = cd_f64_bits(2);
+        e->as.compare.actual = cd_f64_bits(1);
+        e->text = "norm: over the wrong group: of what rank 2 steps alone, and not of what all ranks step";
+    }
+    return true;
+}
+
 static bool mutate_parameq_drifts(cddp_event *e)
 {
     if (IS_VALUE(e, 1, 1, 0, MOMENT_AFTER_STEP, FC1_WEIGHT)) corrupt(&e->as.value.digest);
