@@ -105,6 +105,18 @@ static uint64_t shape_digest(const cddp_tensor *t)
     return h;
 }
 
+/* What a hook's saved state belongs to; never 0. Strides are left out: a state holds flat slices. */
+static uint64_t model_digest(const cd_wrapped *module)
+{
+    uint64_t h = module->variable_count;
+    for (size_t v = 0; v < module->variable_count; v++) {
+        const cddp_tensor *t = &cd_wrapped_variable(module, v)->tensor.form->like;
+        h = cd_hash_mix(h, ((uint64_t)t->dtype << 32) + t->dim_count);
+        for (uint32_t i = 0; i < t->dim_count; i++) h = cd_hash_mix(h, (uint64_t)t->sizes[i]);
+    }
+    return h != 0 ? h : 1;
+}
+
 static void emit_module(const cddp_ddp *d)
 {
     if (d->tracer == NULL) return;
@@ -369,7 +381,9 @@ static cddp_status register_hook(cddp_ddp *d, const cddp_hook *hook, const cddp_
                                  .inner = inner,
                                  .divide_factor = cddp_group_size(d->group),
                                  .accumulates = d->config.accumulate_in_hook,
-                                 .averages_contributions = d->config.average_contributions};
+                                 .averages_contributions = d->config.average_contributions,
+                                 .model_digest = model_digest(&d->module),
+                                 .parameter_count = d->module.variable_count};
     void *self = NULL;
     if (hook->create != NULL) CD_TRY(hook->create(&context, &self, err));
     else CD_TRY(cd_hook_refuse_options(&context, hook->name, err));

@@ -8,6 +8,7 @@
 #include "core/hooks/hook.h"
 #include "core/tensor/dtype.h"
 
+#include <inttypes.h>
 #include <math.h>
 
 bool cd_host_can_look(const cddp_device *device)
@@ -129,6 +130,21 @@ void cd_flat_release(cd_flat *f)
 {
     if (f->capacity > 0) f->tensor.device->release(f->tensor.device, f->tensor.dtype, f->capacity, f->tensor.storage);
     f->capacity = 0;
+}
+
+cd_state_model cd_state_model_of(const cddp_hook_context *context)
+{
+    return (cd_state_model){.digest = context->model_digest, .parameter_count = context->parameter_count};
+}
+
+cddp_status cd_state_model_check(const cd_state_model *own, const cd_state_model *saved, const char *who, cddp_error *err)
+{
+    if (own->digest == 0 || saved->digest == 0 || own->digest == saved->digest) return CDDP_OK;
+    if (own->parameter_count == saved->parameter_count)
+        return cd_fail(err, CDDP_E_MISMATCH, "%s: the state was saved for another model: its %" PRIu64 " parameters have other sizes or dtypes",
+                       who, saved->parameter_count);
+    return cd_fail(err, CDDP_E_MISMATCH, "%s: the state was saved for a model of %" PRIu64 " parameters; this one has %" PRIu64, who,
+                   saved->parameter_count, own->parameter_count);
 }
 
 cddp_status cd_state_put(const cddp_state_writer *writer, const char *name, const void *bytes, size_t count, cddp_error *err)

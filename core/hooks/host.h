@@ -68,6 +68,14 @@ typedef struct cd_flat {
 cddp_status cd_flat_reserve(cd_flat *flat, const cddp_device *device, cddp_dtype dtype, int64_t numel, cddp_error *err);
 void cd_flat_release(cd_flat *flat);
 
+/* The model that a state is of, as a saved one begins. A zeroed one is of no known model, and fits every one. */
+typedef struct cd_state_model {
+    uint64_t digest, parameter_count;
+} cd_state_model;
+cd_state_model cd_state_model_of(const cddp_hook_context *context);
+/* `who` is "comm hook NAME". */
+cddp_status cd_state_model_check(const cd_state_model *own, const cd_state_model *saved, const char *who, cddp_error *err);
+
 /* Bytes of a saved state; name is the hook's. */
 cddp_status cd_state_put(const cddp_state_writer *writer, const char *name, const void *bytes, size_t count, cddp_error *err);
 cddp_status cd_state_get(const cddp_state_reader *reader, const char *name, void *bytes, size_t count, cddp_error *err);

@@ -105,6 +105,7 @@ cddp_status cd_low_rank_create(const cddp_hook_context *context, bool batched, v
     s->allocator = context->allocator;
     s->tracer = context->tracer;
     s->group = context->group;
+    s->model = cd_state_model_of(context);
     s->world_size = cddp_group_size(context->group);
     s->settings = (cd_low_rank_settings){.rank = 1, .start = 1000, .min_rate = 2, .error_feedback = true, .warm_start = true,
                                          .stats_every = 10000, .feedback_every = 1, .bytes_per_weight = 4};

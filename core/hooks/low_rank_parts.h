@@ -67,6 +67,7 @@ struct cd_low_rank {
     uint32_t world_size;
     bool batched;
     cd_low_rank_settings settings;
+    cd_state_model model;
     cd_low_rank_step steps[CD_LOW_RANK_STEPS_MAX];
     uint32_t step_count;
     uint64_t iteration;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Saving and loading what PowerSGD remembers: the iteration, and per parameter its error and its factor.
 **
-** Format: magic, version, batched, iteration, statistics, slot count; per slot: parameter, dtype, element
+** Format: magic, model, batched, iteration, statistics, slot count; per slot: parameter, dtype, element
 ** counts, then bytes. The group is not part of it (PSG-13).
 */
 #include "cddp/device.h"
@@ -11,10 +11,12 @@
 
 #include <string.h>
 
-#define MAGIC UINT64_C(0x3144475372776f50) /* "PowrSGD1" */
+#define MAGIC UINT64_C(0x3244475372776f50) /* "PowrSGD2" */
 
 typedef struct header {
-    uint64_t magic, batched, iteration, elements_before, elements_after, slot_count;
+    uint64_t magic;
+    cd_state_model model;
+    uint64_t batched, iteration, elements_before, elements_after, slot_count;
 } header;
 
 typedef struct slot_header {
@@ -50,7 +52,7 @@ static cddp_status put_tensor(const cd_low_rank *s, const cddp_state_writer *w, 
 cddp_status cd_low_rank_save(void *self, const cddp_state_writer *writer, cddp_error *err)
 {
     const cd_low_rank *s = self;
-    header h = {MAGIC, s->batched, s->iteration, s->elements_before, s->elements_after, s->slot_count};
+    header h = {MAGIC, s->model, s->batched, s->iteration, s->elements_before, s->elements_after, s->slot_count};
     CD_TRY(put(s, writer, &h, sizeof h, err));
     for (size_t i = 0; i < s->slot_count; i++) {
         const cd_low_rank_slot *slot = &s->slots[i];
@@ -106,6 +108,7 @@ cddp_status cd_low_rank_load(void *self, const cddp_state_reader *reader, cddp_e
     if (h.magic != MAGIC || h.slot_count > (UINT64_C(1) << 32)) return cd_fail(err, CDDP_E_CORRUPT, "%s: this is no saved state of it", s->name);
     if (h.batched != s->batched)
         return cd_fail(err, CDDP_E_MISMATCH, "%s: the state was saved by the %s hook", s->name, h.batched ? "batched_powersgd" : "powersgd");
+    CD_TRY(cd_state_model_check(&s->model, &h.model, s->name, err));
     cddp_status status = CDDP_OK;
     cd_low_rank *fresh = cd_allocate_zero(s->allocator, sizeof *fresh);
     if (fresh == NULL) return cd_fail(err, CDDP_E_NOMEM, "%s: no memory to load its state", s->name);

@@ -17,7 +17,7 @@
 #include "core/hooks/host.h"
 #include "core/hooks/option.h"
 
-#define MAGIC UINT64_C(0x31444753636f4c70) /* "pLocSGD1" */
+#define MAGIC UINT64_C(0x32444753636f4c70) /* "pLocSGD2" */
 
 typedef struct settings {
     uint64_t start, subgroup_size;
@@ -34,8 +34,15 @@ typedef struct local {
     const cddp_allocator *allocator;
     settings settings;
     cddp_group *subgroup; /* NULL: the whole group, or nobody */
+    cd_state_model model;
     uint64_t iteration;
 } local;
+
+typedef struct saved {
+    uint64_t magic;
+    cd_state_model model;
+    uint64_t iteration;
+} saved;
 
 static void destroy(void *self)
 {
@@ -58,7 +65,7 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
         return cd_fail(err, CDDP_E_CONFIG, "comm hook post_local_sgd: subgroup_size has no effect with post_local_gradient_allreduce=false");
     local *l = cd_allocate_zero(context->allocator, sizeof *l);
     if (l == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for comm hook post_local_sgd");
-    *l = (local){.allocator = context->allocator, .settings = s};
+    *l = (local){.allocator = context->allocator, .settings = s, .model = cd_state_model_of(context)};
     cddp_status status = CDDP_OK;
     if (s.subgroup_size != 0 && s.subgroup_size != cddp_group_size(context->group))
         CD_TRY_OUT(cd_block_group_create(context->group, "post_local_sgd", (uint32_t)s.subgroup_size, &l->subgroup, err));
@@ -100,17 +107,18 @@ static uint64_t promise(const void *self, const cddp_grad_bucket *bucket)
 static cddp_status save(void *self, const cddp_state_writer *writer, cddp_error *err)
 {
     const local *l = self;
-    uint64_t words[2] = {MAGIC, l->iteration};
-    return cd_state_put(writer, "post_local_sgd", words, sizeof words, err);
+    const saved s = {.magic = MAGIC, .model = l->model, .iteration = l->iteration};
+    return cd_state_put(writer, "post_local_sgd", &s, sizeof s, err);
 }
 
 static cddp_status load(void *self, const cddp_state_reader *reader, cddp_error *err)
 {
     local *l = self;
-    uint64_t words[2];
-    CD_TRY(cd_state_get(reader, "post_local_sgd", words, sizeof words, err));
-    if (words[0] != MAGIC) return cd_fail(err, CDDP_E_CORRUPT, "comm hook post_local_sgd: this is no saved state of it");
-    l->iteration = words[1];
+    saved s;
+    CD_TRY(cd_state_get(reader, "post_local_sgd", &s, sizeof s, err));
+    if (s.magic != MAGIC) return cd_fail(err, CDDP_E_CORRUPT, "comm hook post_local_sgd: this is no saved state of it");
+    CD_TRY(cd_state_model_check(&l->model, &s.model, "comm hook post_local_sgd", err));
+    l->iteration = s.iteration;
     return CDDP_OK;
 }
 

@@ -5,19 +5,28 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 
+#include <stdio.h>
+
+#define MAGIC UINT64_C(0x3145554449534552) /* "RESIDUE1" */
 #define SLOTS_MAX (UINT64_C(1) << 24)
 #define NUMEL_MAX (INT64_C(1) << 40)
 
-void cd_residual_init(cd_residual *r, const cddp_allocator *allocator, const char *name)
+typedef struct saved_head {
+    uint64_t magic;
+    cd_state_model model;
+    uint64_t slot_count;
+} saved_head;
+
+void cd_residual_init(cd_residual *r, const cddp_allocator *allocator, const cd_state_model *model, const char *name)
 {
-    *r = (cd_residual){.name = name, .allocator = allocator};
+    *r = (cd_residual){.name = name, .allocator = allocator, .model = *model};
 }
 
 void cd_residual_fini(cd_residual *r)
 {
     for (size_t i = 0; i < r->slot_count; i++) cd_flat_release(&r->slots[i].owed);
     cd_release(r->allocator, r->slots, r->slot_capacity * sizeof *r->slots);
-    cd_residual_init(r, r->allocator, r->name);
+    cd_residual_init(r, r->allocator, &r->model, r->name);
 }
 
 static cddp_status reserve(cd_residual *r, size_t count, cddp_error *err)
@@ -106,8 +115,8 @@ static cddp_status save_slot(const cd_residual *r, const cd_residual_slot *slot,
 
 cddp_status cd_residual_save(const cd_residual *r, const cddp_state_writer *writer, cddp_error *err)
 {
-    uint64_t count = r->slot_count;
-    CD_TRY(cd_state_put(writer, r->name, &count, sizeof count, err));
+    const saved_head h = {.magic = MAGIC, .model = r->model, .slot_count = r->slot_count};
+    CD_TRY(cd_state_put(writer, r->name, &h, sizeof h, err));
     for (size_t i = 0; i < r->slot_count; i++) {
         const cd_residual_slot *slot = &r->slots[i];
         int64_t head[2] = {slot->numel, (int64_t)slot->dtype};
@@ -137,12 +146,16 @@ static cddp_status load_slot(cd_residual *r, const cddp_state_reader *reader, cd
 cddp_status cd_residual_load(cd_residual *r, const cddp_state_reader *reader, cddp_error *err)
 {
     cd_residual fresh;
-    uint64_t count = 0;
+    saved_head h;
+    char who[64];
     cddp_status status = CDDP_OK;
-    cd_residual_init(&fresh, r->allocator, r->name);
-    CD_TRY(cd_state_get(reader, r->name, &count, sizeof count, err));
-    if (count > SLOTS_MAX) return cd_fail(err, CDDP_E_CORRUPT, "comm hook %s: the saved state is damaged", r->name);
-    for (uint64_t i = 0; i < count; i++) CD_TRY_OUT(load_slot(&fresh, reader, err));
+    snprintf(who, sizeof who, "comm hook %s", r->name);
+    cd_residual_init(&fresh, r->allocator, &r->model, r->name);
+    CD_TRY(cd_state_get(reader, r->name, &h, sizeof h, err));
+    if (h.magic != MAGIC) return cd_fail(err, CDDP_E_CORRUPT, "%s: this is no saved state of it", who);
+    CD_TRY(cd_state_model_check(&r->model, &h.model, who, err));
+    if (h.slot_count > SLOTS_MAX) return cd_fail(err, CDDP_E_CORRUPT, "%s: the saved state is damaged", who);
+    for (uint64_t i = 0; i < h.slot_count; i++) CD_TRY_OUT(load_slot(&fresh, reader, err));
     cd_residual old = *r;
     *r = fresh;
     fresh = old;

@@ -5,7 +5,7 @@
 ** (REB-10). Only elements that were not sent are owed; what was sent is owed nothing, exactly.
 **
 ** Lifetime   init → add, keep per bucket … → fini.
-** Errors     a state of another model is refused at its first use.
+** Errors     a state of another model is refused when it is loaded, or where the model is not known at its first use.
 */
 #pragma once
 #include "core/hooks/host.h"
@@ -19,11 +19,12 @@ typedef struct cd_residual_slot {
 typedef struct cd_residual {
     const char *name; /* of the hook, for messages */
     const cddp_allocator *allocator;
+    cd_state_model model;
     cd_residual_slot *slots; /* (slot_count) by variable index */
     size_t slot_count, slot_capacity;
 } cd_residual;
 
-void cd_residual_init(cd_residual *r, const cddp_allocator *allocator, const char *name);
+void cd_residual_init(cd_residual *r, const cddp_allocator *allocator, const cd_state_model *model, const char *name);
 void cd_residual_fini(cd_residual *r);
 /* bucket += what is owed. */
 cddp_status cd_residual_add(cd_residual *r, const cddp_grad_bucket *bucket, cddp_error *err);

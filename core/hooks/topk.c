@@ -93,7 +93,8 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
     t->tracer = context->tracer;
     t->world_size = cddp_group_size(context->group);
     t->settings = (settings){.k = 0, .ratio = -1, .error_feedback = true};
-    cd_residual_init(&t->residual, context->allocator, "topk");
+    cd_state_model model = cd_state_model_of(context);
+    cd_residual_init(&t->residual, context->allocator, &model, "topk");
     CD_TRY_OUT(cd_options_read("comm hook topk", option_table, sizeof option_table / sizeof option_table[0], context->options,
                                &t->settings, err));
     CD_TRY_OUT(check_settings(t, context, err));

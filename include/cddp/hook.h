@@ -78,6 +78,8 @@ typedef struct cddp_hook_context {
     uint64_t divide_factor;        /* informational: W; hooks ignore the effective world size (JON-13) */
     bool accumulates; /* the reducer's accumulate_in_hook: gradients come through accumulate, buffers do not count */
     bool averages_contributions; /* with it: the divisor is the number of backwards of all ranks, not W */
+    uint64_t model_digest;    /* of the sizes and dtypes of all variables in order; 0: not known. For saved states: */
+    uint64_t parameter_count; /* that of another model is to be refused */
 } cddp_hook_context;
 
 /* Where state goes and comes from. Both return false when the medium failed. */

@@ -242,6 +242,17 @@ static inline void lane_unwrap(lane *l)
     l->ddp = NULL;
 }
 
+/* The next lane_add begins another model. */
+static inline void lane_drop(lane *l)
+{
+    for (size_t i = 0; i < l->count; i++) {
+        cddp_grad_fini(&l->grads[i]);
+        lane_release(l, &l->ones[i]);
+        lane_release(l, &l->parameters[i].tensor);
+    }
+    l->count = 0;
+}
+
 static inline cddp_status lane_program(cddp_rank *rank, void *argument, cddp_error *err)
 {
     lab *b = argument;
@@ -259,11 +270,7 @@ static inline cddp_status lane_program(cddp_rank *rank, void *argument, cddp_err
     lane_reach(l, UINT32_MAX);
     b->body(l);
     lane_unwrap(l);
-    for (size_t i = 0; i < l->count; i++) {
-        cddp_grad_fini(&l->grads[i]);
-        lane_release(l, &l->ones[i]);
-        lane_release(l, &l->parameters[i].tensor);
-    }
+    lane_drop(l);
     for (size_t i = 0; i < l->buffer_count; i++) lane_release(l, &l->buffers[i].tensor);
     cddp_group_destroy(l->group);
     cddp_tracer_destroy(l->tracer);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What hooks see, what becomes of what they return, and the golden values of the compiled-in ones (HOOK, HK). */
+#include "core/base/error.h"
 #include "core/hooks/hook.h"
+#include "tests/support/tape.h"
 #include "tests/unit/core/ddp/fixture.h"
 
 #include <math.h>
@@ -301,6 +303,51 @@ LAB(hook, stages_of_all_buckets_advance_in_rounds, 2)
     CHECK(posts == 4 && labels[0] == 0 && labels[1] == 1 && labels[2] == 0 && labels[3] == 1);
 }
 
+/* What a state is of is known when it is loaded, whatever the hook has to remember, and whether it has begun to. The fourth model has
+** the elements of the first in other shapes; the last is the first again. */
+LAB(hook, state_of_another_model_is_refused_with_the_reason, 2)
+{
+    static const struct {
+        const char *name, *inner, *options;
+    } hooks[] = {{"topk", NULL, "k=2"}, {"post_local_sgd", NULL, "post_local_gradient_allreduce=false"}, {"powersgd", NULL, NULL},
+                 {"batched_powersgd", NULL, NULL}, {"fp16_compress_wrapper", "topk", "k=2"}, {"bf16_compress_wrapper", "powersgd", NULL}};
+    static const struct {
+        int count;
+        int64_t sizes[2];
+        cddp_dtype dtype;
+        const char *words;
+    } others[] = {{2, {12, 1}, CDDP_F32, NULL}, {3, {12, 1}, CDDP_F32, "saved for a model of 2 parameters; this one has 3"},
+                  {1, {12, 1}, CDDP_F32, "saved for a model of 2 parameters; this one has 1"}, {2, {3, 4}, CDDP_F32, "other sizes or dtypes"},
+                  {2, {11, 1}, CDDP_F32, "other sizes or dtypes"}, {2, {12, 1}, CDDP_F64, "other sizes or dtypes"}, {2, {12, 1}, CDDP_F32, NULL}};
+    const size_t models = sizeof others / sizeof others[0];
+    for (size_t h = 0; h < sizeof hooks / sizeof hooks[0]; h++) {
+        const cddp_hook *hook = cd_hook_find(hooks[h].name), *inner = hooks[h].inner != NULL ? cd_hook_find(hooks[h].inner) : NULL;
+        for (int steps = 0; steps < 2; steps++) {
+            tape t = {.used = 0};
+            cddp_state_writer writer = {&t, tape_write};
+            cddp_state_reader reader = {&t, tape_read};
+            for (size_t m = 0; m < models; m++) {
+                for (int i = 0; i < others[m].count; i++) {
+                    const int64_t *sizes = others[m].sizes;
+                    cddp_parameter *p = lane_add(l, i == 0 ? "a" : i == 1 ? "b" : "c", others[m].dtype, sizes[0] * sizes[1]);
+                    if (sizes[1] > 1) p->tensor = cddp_tensor_of(p->tensor.device, p->tensor.storage, 0, others[m].dtype, sizes, 2);
+                }
+                lane_wrap(l);
+                CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, hook, inner, hooks[h].options, &l->err));
+                void *self = cddp_ddp_comm_hook_state(l->ddp);
+                t.read = 0;
+                if (m == 0 && steps > 0) lane_iterate(l, 1.0);
+                if (m == 0) CHECK_OK(hook->save(self, &writer, &l->err));
+                else if (others[m].words == NULL) CHECK_OK(hook->load(self, &reader, &l->err));
+                else CHECK_FAILS(hook->load(self, &reader, &l->err), CDDP_E_MISMATCH, others[m].words);
+                cd_error_reset(&l->err);
+                lane_unwrap(l);
+                lane_drop(l);
+            }
+        }
+    }
+}
+
 TEST(hook, every_row_of_the_table_is_found_by_its_name_and_is_acceptable)
 {
     size_t count = 0;
@@ -319,4 +366,5 @@ TEST_MAIN(ROW(fp16_compress, gives_the_golden_table), ROW(fp16_compress, wrapped
           ROW(hook, is_called_in_bucket_order_and_nothing_is_divided), ROW(hook, is_named_in_the_log),
           ROW(hook, sees_index_zero_in_the_first_pass_of_a_static_graph), ROW(hook, sees_channels_last_gradients_permuted),
           ROW(hook, result_is_used_verbatim), ROW(hook, result_in_other_memory_reaches_views), ROW(hook, stages_of_all_buckets_advance_in_rounds),
+          ROW(hook, state_of_another_model_is_refused_with_the_reason),
           ROW(hook, every_row_of_the_table_is_found_by_its_name_and_is_acceptable))
