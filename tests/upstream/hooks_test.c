@@ -213,14 +213,14 @@ LAB(hooks, post_local_sgd_counts_to_its_start_and_stays_there, 2)
     for (int i = 0; i < 4; i++) {
         tape kept = {.used = 0};
         const cddp_state_writer writer = {&kept, tape_write};
-        uint64_t words[2]; /* what says that it is this hook's state, and the counter */
+        uint64_t words[4]; /* what says that it is this hook's state, and of which model (two), and the counter */
         lane_zero_grad(l, true);
         lane_iterate(l, 1.0 + l->r);
         CHECK(lane_value(l, 0) == (i < 2 ? 1.5 : 1.0 + l->r));
         CHECK_OK(hook->save(cddp_ddp_comm_hook_state(l->ddp), &writer, &l->err));
         CHECK(kept.used == sizeof words);
         memcpy(words, kept.bytes, sizeof words);
-        CHECK(words[1] == counters[i]);
+        CHECK(words[3] == counters[i]);
     }
 }
 
