@@ -6,7 +6,8 @@
 **               reduction I-COLL, a hook's law I-HOOK.
 ** Exercised     a gradient was compared with the single-process one (link 1) or an update with the reference (link 4).
 ** Blame         the ranks whose comparison failed.
-** Limits        needs the oracle.
+** Limits        needs the oracle. Of ranks that each start a step from other values, the oracle makes a reference of the
+**               first ones only (uncompared); the finding says how many were left.
 */
 #include "core/check/tally.h"
 
@@ -45,6 +46,7 @@ static void event(void *self, const cddp_event *e)
 {
     state *s = self;
     cd_scribe_learn(&s->scribe, e);
+    if (e->kind == CDDP_EV_uncompared) cd_tally_push_uncompared(&s->tally, e);
     if (e->kind != CDDP_EV_compare) return;
     const cddp_event_compare *c = &e->as.compare;
     if (c->link == CD_LINK_MATHEMATICS || c->link == CD_LINK_UPDATE) {
@@ -69,7 +71,7 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_compare, CDDP_EV_param, CDDP_EV_buffer};
+static const uint16_t kinds[] = {CDDP_EV_compare, CDDP_EV_uncompared, CDDP_EV_param, CDDP_EV_buffer};
 
 CD_CHECK_TABLE(ref, "I-REF", "training equals single-process training",
                "Gradient and update equal the single-process oracle on the same global batch, within a derived bound, "

@@ -38,6 +38,7 @@ void cd_tally_init(cd_tally *tally, const cddp_allocator *allocator)
     cd_table_init(&tally->entries, allocator, sizeof(cd_tally_entry));
     cd_table_init(&tally->ranks, allocator, sizeof(int64_t));
     cd_ranks_init(&tally->judged, allocator, sizeof(int64_t));
+    cd_ranks_init(&tally->apart, allocator, sizeof(int64_t));
 }
 
 void cd_tally_fini(cd_tally *tally)
@@ -45,6 +46,7 @@ void cd_tally_fini(cd_tally *tally)
     cd_table_fini(&tally->entries);
     cd_table_fini(&tally->ranks);
     cd_ranks_fini(&tally->judged);
+    cd_ranks_fini(&tally->apart);
 }
 
 static int order_of(const cddp_event *e)
@@ -64,6 +66,12 @@ static bool precedes(const cddp_event *a, const cddp_event *b)
     return a->sequence < b->sequence;
 }
 
+/* Layer by layer: from the second one on everybody has what the first culprit spread. */
+static int64_t layer_of(const cddp_event_compare *c)
+{
+    return c->link == CD_LINK_STATISTICS ? c->param + 1 : c->link == CD_LINK_SHARE ? -1 : 0;
+}
+
 void cd_tally_push(cd_tally *tally, const cddp_event *event)
 {
     const cddp_event_compare *c = &event->as.compare;
@@ -72,8 +80,7 @@ void cd_tally_push(cd_tally *tally, const cddp_event *event)
     int64_t *judged = cd_ranks_add(&tally->judged, event->rank);
     if (judged != NULL) (*judged)++;
     if (c->bad == 0) return;
-    /* Layer by layer: from the second one on everybody has what the first culprit spread. */
-    const int64_t layer = c->link == CD_LINK_STATISTICS ? c->param + 1 : c->link == CD_LINK_SHARE ? -1 : 0;
+    const int64_t layer = layer_of(c);
     cd_tally_entry *entry = cd_table_add(&tally->entries, CD_KEY(c->shape, layer));
     int64_t *seen = cd_table_add(&tally->ranks, CD_KEY(c->shape, event->rank, layer));
     if (entry == NULL || seen == NULL) return;
@@ -86,14 +93,47 @@ void cd_tally_push(cd_tally *tally, const cddp_event *event)
     CD_SAY(entry->words, "%s", event->text != NULL ? event->text : "");
 }
 
-static uint32_t judged_ranks(const cd_tally *tally)
+void cd_tally_push_uncompared(cd_tally *tally, const cddp_event *event)
+{
+    int64_t *apart = cd_ranks_add(&tally->apart, event->rank);
+    if (apart != NULL) (*apart)++;
+}
+
+static uint32_t count_ranks(const cd_ranks *ranks)
 {
     uint32_t count = 0;
-    for (size_t i = 0; i < tally->judged.count; i++) {
-        const int64_t *judged = cd_ranks_find(&tally->judged, (uint32_t)i);
-        count += *judged > 0;
+    for (size_t i = 0; i < ranks->count; i++) {
+        const int64_t *events = cd_ranks_find(ranks, (uint32_t)i);
+        count += *events > 0;
     }
     return count;
+}
+
+/* Ranks that nobody asked about this error, or not in the steps in which they would have had it. */
+static uint32_t count_apart(const cd_tally *tally, const cd_tally_entry *entry)
+{
+    uint32_t count = 0;
+    for (size_t rank = 0; rank < tally->apart.count; rank++) {
+        const int64_t *events = cd_ranks_find(&tally->apart, (uint32_t)rank);
+        const int64_t layer = layer_of(&entry->witness.as.compare);
+        count += *events > 0 && cd_table_find(&tally->ranks, CD_KEY(entry->witness.as.compare.shape, (int64_t)rank, layer)) == NULL;
+    }
+    return count;
+}
+
+/* How often it happened besides, and who was never asked. */
+static void advise(const cd_tally *tally, const cd_tally_entry *entry, cddp_finding *f)
+{
+    const uint32_t apart = count_apart(tally, entry);
+    char others[128] = "";
+    if (apart > 0)
+        CD_SAY(others, "%s%u more ranks, each of which starts from values of its own, were not compared",
+               entry->count > 1 ? "; " : "", apart);
+    if (entry->count > 1)
+        CD_SAY(f->advice, "the same error in %llu more comparisons, up to step %u%s",
+               (unsigned long long)entry->count - 1, entry->last_step, others);
+    else
+        CD_SAY(f->advice, "%s", others);
 }
 
 const char *cd_compare_split_name(const char *words, char *name, size_t name_bytes)
@@ -143,7 +183,8 @@ bool cd_tally_get(const cd_tally *tally, cd_scribe *scribe, size_t index, cddp_f
     f.ranks = entry->mask;
     f.is_consequence = follows_from_another(tally, index);
     char who[96];
-    bool everybody = entry->rank_count == judged_ranks(tally) && entry->rank_count > 1;
+    bool everybody = entry->rank_count == count_ranks(&tally->judged) && entry->rank_count > 1 &&
+                     count_apart(tally, entry) == 0;
     cd_mask_print(entry->mask, entry->rank_count, who, sizeof who);
     if (everybody) f.rank = -1;
     bool is_buffer = c->link == CD_LINK_BUFFER || c->link == CD_LINK_STATISTICS;
@@ -163,9 +204,7 @@ bool cd_tally_get(const cd_tally *tally, cd_scribe *scribe, size_t index, cddp_f
         CD_SAY(f.expected, "%s[%lld] = %.17g, bit for bit", name, (long long)c->element, cd_f64_of(c->expected));
     CD_SAY(f.actual, "rank %u: %.17g, %lld ulps away; %lld elements beyond the bound", entry->witness.rank,
            cd_f64_of(c->actual), (long long)c->ulps, (long long)c->bad);
-    if (entry->count > 1)
-        CD_SAY(f.advice, "the same error in %llu more comparisons, up to step %u", (unsigned long long)entry->count - 1,
-               entry->last_step);
+    advise(tally, entry, &f);
     *finding = f;
     return true;
 }

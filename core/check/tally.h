@@ -20,6 +20,7 @@ typedef struct cd_tally {
     cd_table entries; /* (shape, layer of statistics + 1) → cd_tally_entry */
     cd_table ranks;   /* (shape, rank, layer) → 1 */
     cd_ranks judged;  /* rank → comparisons that this check reads */
+    cd_ranks apart;   /* rank → its gradients were compared with nothing */
     uint64_t compared;
 } cd_tally;
 
@@ -27,6 +28,8 @@ void cd_tally_init(cd_tally *tally, const cddp_allocator *allocator);
 void cd_tally_fini(cd_tally *tally);
 /* Takes a compare event; counts it, and keeps it when it failed. */
 void cd_tally_push(cd_tally *tally, const cddp_event *event);
+/* Takes an uncompared event: the findings then say how many ranks they do not speak of. */
+void cd_tally_push_uncompared(cd_tally *tally, const cddp_event *event);
 /* The i-th entry as a finding, wording included; false past the end. */
 bool cd_tally_get(const cd_tally *tally, cd_scribe *scribe, size_t index, cddp_finding *finding);
 /* A tensor that is no variable is named at the head of its comparison's text, "out.weight: 56 of 64 …": fills in the name, returns the rest. */

@@ -15,7 +15,8 @@ cddp_status cd_locals_init(cd_locals *locals, cddp_error *err)
     size_t parts = (size_t)locals->rank_count * locals->micro_count;
     locals->values = cd_allocate_array(locals->allocator, parts * locals->numel, sizeof *locals->values);
     locals->present = cd_allocate_array(locals->allocator, parts * locals->parameter_count, sizeof *locals->present);
-    if (locals->values != NULL && locals->present != NULL) return CDDP_OK;
+    locals->magnitudes = cd_allocate_array(locals->allocator, locals->numel, sizeof *locals->magnitudes);
+    if (locals->values != NULL && locals->magnitudes != NULL && locals->present != NULL) return CDDP_OK;
     cd_locals_fini(locals);
     return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu local gradients of %zu elements", parts, locals->numel);
 }
@@ -25,7 +26,8 @@ void cd_locals_fini(cd_locals *locals)
     size_t parts = (size_t)locals->rank_count * locals->micro_count;
     cd_release(locals->allocator, locals->values, parts * locals->numel * sizeof *locals->values);
     cd_release(locals->allocator, locals->present, parts * locals->parameter_count * sizeof *locals->present);
-    locals->values = NULL;
+    cd_release(locals->allocator, locals->magnitudes, locals->numel * sizeof *locals->magnitudes);
+    locals->values = locals->magnitudes = NULL;
     locals->present = NULL;
 }
 
@@ -39,6 +41,15 @@ bool *cd_locals_presence(const cd_locals *locals, uint32_t rank, uint32_t micro,
 {
     size_t part = (size_t)rank * locals->micro_count + (micro - locals->micro_first);
     return locals->present + part * locals->parameter_count + parameter;
+}
+
+void cd_locals_close(cd_locals *locals)
+{
+    size_t parts = (size_t)locals->rank_count * locals->micro_count;
+    for (size_t i = 0; i < locals->numel; i++) locals->magnitudes[i] = 0;
+    for (size_t part = 0; part < parts; part++)
+        for (size_t i = 0; i < locals->numel; i++)
+            locals->magnitudes[i] += fabs(locals->values[part * locals->numel + i]);
 }
 
 typedef struct context {
@@ -64,10 +75,8 @@ static double rounding(const context *x, size_t i)
 {
     const cd_locals *l = x->s->locals;
     if (x->is_exact || x->c->bound != 0 || l == NULL) return 0;
-    double magnitude = 0, parts = (double)l->rank_count * l->micro_count;
-    for (uint32_t r = 0; r < l->rank_count; r++)
-        for (uint32_t m = l->micro_first; m < l->micro_first + l->micro_count; m++)
-            magnitude += fabs(cd_locals_get(l, r, m, x->s->parameter)[i]);
+    double parts = (double)l->rank_count * l->micro_count;
+    double magnitude = l->magnitudes[l->offsets[x->s->parameter] + i];
     return 2 * (parts + 1) * ldexp(magnitude / (double)x->s->divisor, -cd_dtype_precision(x->s->dtype));
 }
 
@@ -90,9 +99,10 @@ static double selected_sum(const context *x, const selection *pick, size_t i)
 {
     const cd_locals *l = x->s->locals;
     double sum = 0;
-    for (uint32_t r = 0; r < l->rank_count; r++)
+    uint32_t first = pick->rank < 0 ? 0 : (uint32_t)pick->rank, count = pick->rank < 0 ? l->rank_count : 1;
+    for (uint32_t r = first; r < first + count; r++)
         for (uint32_t m = l->micro_first; m < l->micro_first + l->micro_count; m++)
-            if ((pick->rank < 0 || pick->rank == (int64_t)r) && (pick->micro < 0 || pick->micro == (int64_t)m))
+            if (pick->micro < 0 || pick->micro == (int64_t)m)
                 sum += cd_locals_get(l, r, m, x->s->parameter)[i];
     return sum;
 }

@@ -55,14 +55,14 @@ static cddp_status note_parting(cd_oracle *o, const cddp_tensor *mine, cddp_erro
 cddp_status cd_oracle_advance_free(cd_oracle *o, const cd_oracle_update *before, cddp_error *err)
 {
     const cd_oracle_engine *e = o->options.free_engine;
-    cd_window *w = o->options.share != NULL ? &o->options.share->windows[before->step % 2] : &o->window;
+    const cd_window *w = cd_share_latest(o->share, before->step);
     if (!o->is_free_loaded) {
         CD_TRY(e->load(e->self, before->parameters, NULL, err));
         o->is_free_loaded = true;
     }
     CD_TRY(note_parting(o, e->parameters(e->self), err));
     if (o->has_free_parted) return CDDP_OK;
-    bool usable = w->is_valid && w->step == before->step && w->digest == o->digest && cd_is_power_of_two(w->divisor);
+    bool usable = w != NULL && w->is_valid && w->step == before->step && w->digest == o->digest && cd_is_power_of_two(w->divisor);
     if (!usable) {
         o->is_free_running = false;
         return CDDP_OK;

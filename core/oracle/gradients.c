@@ -4,6 +4,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/trace/tracer.h"
 
 #include <math.h>
 
@@ -38,7 +39,7 @@ static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_
         CD_TRY(cd_numbers_read_gradient(&o->numbers, replica, numel, err));
         cd_suspect s = {
             .expected = o->numbers.values, .actual = o->local + o->offsets[i], .parameter = i, .divisor = r->divisor};
-        CD_TRY(cd_oracle_explain(o, NULL, &c, &s, err));
+        cd_oracle_explain(o, &c, &s);
     }
     cd_oracle_tell(o, CD_LINK_PRECISION, i, &c);
     return CDDP_OK;
@@ -56,17 +57,35 @@ static cddp_status judge_locals(cd_oracle *o, const cd_start *start, const cd_or
 
 /* ---- links 1, 2 and 7 ---- */
 
-static cddp_status judge_sum(cd_oracle *o, const cd_oracle_reduction *r, size_t i, const cd_wide_sum *sum,
-                             const cd_sum_rule *rule, cd_oracle_link link, cddp_error *err)
+/* The reduction at hand and what one process computes for it. */
+typedef struct judged {
+    const cd_oracle_reduction *reduction;
+    const cd_start *start;
+    cd_window *window;
+} judged;
+
+/* What a wrong sum may be explained by: every rank's own gradients. */
+static cddp_status find_locals(cd_oracle *o, const judged *j, cd_suspect *s, cddp_error *err)
 {
+    cd_share_note_failed(o->share, j->window);
+    CD_TRY(cd_share_gather(o->share, j->window, j->start, j->reduction, err));
+    s->locals = j->window->has_locals ? &j->window->locals : NULL;
+    return CDDP_OK;
+}
+
+static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_wide_sum *sum, const cd_sum_rule *rule,
+                             cd_oracle_link link, cddp_error *err)
+{
+    const cd_oracle_reduction *r = j->reduction;
     CD_TRY(cd_numbers_read_gradient(&o->numbers, &r->gradients[i], sum->numel, err));
     cd_comparison c = cd_compare_sum(sum, o->numbers.values, rule);
     if (c.bad > 0) {
         double *expected = cd_allocate_array(o->options.allocator, sum->numel, sizeof *expected);
         if (expected == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to explain %s", o->parameters[i].name);
-        for (size_t j = 0; j < sum->numel; j++) expected[j] = cd_wide_sum_get(sum, j) / (double)rule->divisor;
+        for (size_t k = 0; k < sum->numel; k++) expected[k] = cd_wide_sum_get(sum, k) / (double)rule->divisor;
         cd_suspect s = {.expected = expected, .actual = o->numbers.values, .parameter = i, .divisor = r->divisor};
-        cddp_status status = cd_oracle_explain(o, r, &c, &s, err);
+        cddp_status status = find_locals(o, j, &s, err);
+        if (status == CDDP_OK) cd_oracle_explain(o, &c, &s);
         cd_release(o->options.allocator, expected, sum->numel * sizeof *expected);
         if (status != CDDP_OK) return status;
         if (link == CD_LINK_MATHEMATICS && r->normalisation != NULL && c.shape == CD_SHAPE_UNEXPLAINED)
@@ -77,13 +96,15 @@ static cddp_status judge_sum(cd_oracle *o, const cd_oracle_reduction *r, size_t 
     return CDDP_OK;
 }
 
-static cddp_status judge_reduced(cd_oracle *o, const cd_oracle_reduction *r, const cd_window *w, size_t i,
-                                 cddp_error *err)
+static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_error *err)
 {
+    const cd_oracle_reduction *r = j->reduction;
+    cd_window *w = j->window;
     const cd_window_parameter *p = &w->parameters[i];
     cd_comparison c;
     if (w->is_exact_device) {
         CD_TRY(cd_oracle_compare_forms(o, &p->expected, &r->gradients[i].value, &c, err));
+        if (c.bad > 0) cd_share_note_failed(o->share, w);
         cd_oracle_tell(o, CD_LINK_MATHEMATICS, i, &c);
         return CDDP_OK;
     }
@@ -111,8 +132,8 @@ static cddp_status judge_reduced(cd_oracle *o, const cd_oracle_reduction *r, con
                                .roundings = p->samples.push_count + depth + 2 + casts,
                                .rounded_once = r->rounded_once && r->separate,
                                .division_is_exact = cd_is_power_of_two(r->divisor)};
-    CD_TRY(judge_sum(o, r, i, &p->contributions, &reduction, CD_LINK_REDUCTION, err));
-    CD_TRY(judge_sum(o, r, i, &p->samples, &mathematics, CD_LINK_MATHEMATICS, err));
+    CD_TRY(judge_sum(o, j, i, &p->contributions, &reduction, CD_LINK_REDUCTION, err));
+    CD_TRY(judge_sum(o, j, i, &p->samples, &mathematics, CD_LINK_MATHEMATICS, err));
     return CDDP_OK;
 }
 
@@ -171,15 +192,16 @@ cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reducti
     cd_start start = cd_oracle_get_start(o);
     cd_oracle_reduction whole = *reduction; /* over all ranks */
     if (whole.last_step > whole.micro_step) whole.micro_step = whole.last_step;
-    cd_window *w = o->options.share != NULL ? &o->options.share->windows[reduction->step % 2] : &o->window;
-    CD_TRY(cd_window_compute(w, &start, &whole, err));
+    judged j = {.reduction = &whole, .start = &start};
+    CD_TRY(cd_share_find(o->share, &start, &whole, &j.window, err));
     CD_TRY(judge_locals(o, &start, reduction, err));
-    for (size_t i = 0; i < o->options.parameter_count; i++) {
+    for (size_t i = 0; j.window != NULL && i < o->options.parameter_count; i++) {
         bool comparable;
-        CD_TRY(judge_presence(o, &whole, w, i, &comparable, err));
+        CD_TRY(judge_presence(o, &whole, j.window, i, &comparable, err));
         bool lawless = reduction->lossy && o->parameters[i].path == CD_ORACLE_PATH_BUCKET;
-        if (comparable && !lawless) CD_TRY(judge_reduced(o, &whole, w, i, err));
+        if (comparable && !lawless) CD_TRY(judge_reduced(o, &j, i, err));
     }
+    if (j.window == NULL) CD_EMIT(o->options.tracer, uncompared, NULL, .references = CD_FAILED_REFERENCES_MAX);
     CD_TRY(judge_buffers(o, &start, reduction, buffers, err));
     return CDDP_OK;
 }

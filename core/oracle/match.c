@@ -7,8 +7,6 @@
 
 #include <string.h>
 
-#define EXPLAIN_VALUES_MAX (UINT64_C(1) << 23) /* local gradients that are recomputed to explain an error */
-
 void cd_oracle_tell(cd_oracle *o, cd_oracle_link link, size_t parameter, const cd_comparison *c)
 {
     const cd_oracle_parameter *p = &o->parameters[parameter];
@@ -21,36 +19,13 @@ void cd_oracle_tell(cd_oracle *o, cd_oracle_link link, size_t parameter, const c
     cd_tell_comparison(&(cd_tell){o->options.tracer, link, p->variable, p->name}, c);
 }
 
-static cddp_status gather(cd_oracle *o, const cd_oracle_reduction *r, cddp_error *err)
+/* Says what the wrong values are. */
+void cd_oracle_explain(const cd_oracle *o, cd_comparison *c, cd_suspect *s)
 {
-    size_t n = o->options.parameter_count;
-    uint32_t micros = r->micro_step - r->micro_first + 1;
-    if (o->has_locals || o->offsets[n] * o->options.world_size * micros > EXPLAIN_VALUES_MAX) return CDDP_OK;
-    o->locals = (cd_locals){.allocator = o->options.allocator,
-                            .rank_count = o->options.world_size,
-                            .micro_first = r->micro_first,
-                            .micro_count = micros,
-                            .parameter_count = n,
-                            .numel = o->offsets[n],
-                            .offsets = o->offsets};
-    CD_TRY(cd_locals_init(&o->locals, err));
-    o->has_locals = true;
-    cd_start start = cd_oracle_get_start(o);
-    CD_TRY(cd_start_gather(&start, r, &o->locals, err));
-    return CDDP_OK;
-}
-
-/* Says what the wrong values are; recomputes the local gradients when that can help. */
-cddp_status cd_oracle_explain(cd_oracle *o, const cd_oracle_reduction *r, cd_comparison *c, cd_suspect *s,
-                              cddp_error *err)
-{
-    if (c->bad == 0) return CDDP_OK;
-    if (r != NULL) CD_TRY(gather(o, r, err));
-    s->locals = r != NULL && o->has_locals ? &o->locals : NULL;
+    if (c->bad == 0) return;
     s->names = o->names;
     s->dtype = o->parameters[s->parameter].dtype;
     cd_explain(c, s);
-    return CDDP_OK;
 }
 
 /* Exact devices: the forms are equal, or the first differing element is printed with both. */

@@ -20,8 +20,7 @@ cddp_status cd_oracle_share_create(const cddp_allocator *allocator, cd_oracle_sh
 {
     cd_oracle_share *s = cd_allocate_zero(allocator, sizeof *s);
     if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle's share");
-    s->allocator = allocator;
-    for (size_t i = 0; i < 2; i++) cd_window_init(&s->windows[i], allocator);
+    cd_share_init(s, allocator, false);
     *share = s;
     return CDDP_OK;
 }
@@ -29,7 +28,7 @@ cddp_status cd_oracle_share_create(const cddp_allocator *allocator, cd_oracle_sh
 void cd_oracle_share_destroy(cd_oracle_share *share)
 {
     if (share == NULL) return;
-    for (size_t i = 0; i < 2; i++) cd_window_fini(&share->windows[i]);
+    cd_share_fini(share);
     cd_release(share->allocator, share, sizeof *share);
 }
 
@@ -67,8 +66,9 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
     if (o == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle of rank %u", options->rank);
     o->options = *options;
     o->is_free_running = options->free_engine != NULL;
-    o->numbers.allocator = o->other.allocator = o->before.allocator = o->locals.allocator = options->allocator;
-    cd_window_init(&o->window, options->allocator);
+    o->numbers.allocator = o->other.allocator = o->before.allocator = options->allocator;
+    cd_share_init(&o->own, options->allocator, true);
+    o->share = options->share != NULL ? options->share : &o->own;
     CD_TRY_OUT(allocate_arrays(o, err));
     o->squares = cd_allocate_array(options->allocator, options->world_size, sizeof *o->squares);
     if (o->squares == NULL) CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for the norms of %u ranks", options->world_size));
@@ -87,19 +87,12 @@ static void release_tensor(cddp_tensor *t)
     t->device = NULL;
 }
 
-void cd_oracle_release_locals(cd_oracle *o)
-{
-    if (o->has_locals) cd_locals_fini(&o->locals);
-    o->has_locals = false;
-}
-
 void cd_oracle_destroy(cd_oracle *oracle)
 {
     cd_oracle *o = oracle;
     if (o == NULL) return;
     const cddp_allocator *a = o->options.allocator;
     size_t n = o->options.parameter_count, b = o->options.buffer_count;
-    cd_oracle_release_locals(o);
     for (size_t i = 0; i < n; i++) {
         if (o->values != NULL) release_tensor(&o->values[i]);
         if (o->kept != NULL) cddp_grad_fini(&o->kept[i]);
@@ -107,7 +100,7 @@ void cd_oracle_destroy(cd_oracle *oracle)
         if (o->free_gradients != NULL) cddp_grad_fini(&o->free_gradients[i]);
     }
     for (size_t i = 0; o->buffers != NULL && i < b; i++) release_tensor(&o->buffers[i]);
-    cd_window_fini(&o->window);
+    cd_share_fini(&o->own);
     cd_numbers_fini(&o->numbers);
     cd_numbers_fini(&o->other);
     cd_numbers_fini(&o->before);
@@ -176,10 +169,10 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
     cd_oracle *o = oracle;
     o->step = step;
     o->digest = 0;
-    cd_oracle_release_locals(o);
     for (size_t i = 0; i < o->options.parameter_count; i++) {
         CD_TRY(copy_tensor(&o->values[i], &parameters[i], err));
         CD_TRY(copy_gradient(&o->kept[i], &gradients[i], err));
+        o->digest = cd_hash_mix(o->digest, (uint64_t)o->parameters[i].numel);
         CD_TRY(digest_of(&o->values[i], &o->digest, err));
         o->digest = cd_hash_mix(o->digest, o->kept[i].kind);
         if (o->kept[i].kind == CDDP_GRAD_DENSE) CD_TRY(digest_of(&o->kept[i].value, &o->digest, err));

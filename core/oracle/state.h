@@ -2,13 +2,8 @@
 /* Inside the oracle: its state, and what its parts share. Nothing outside core/oracle includes this. */
 #pragma once
 #include "core/oracle/oracle.h"
+#include "core/oracle/share.h"
 #include "core/oracle/tell.h"
-#include "core/oracle/window.h"
-
-struct cd_oracle_share {
-    const cddp_allocator *allocator;
-    cd_window windows[2]; /* by parity of the step: ranks of one thread are at most a step apart */
-};
 
 struct cd_oracle {
     cd_oracle_options options;
@@ -22,11 +17,11 @@ struct cd_oracle {
     double *local;                  /* (offsets[parameter_count]) as pushed */
     cddp_grad *local_forms;         /* (parameter_count) the same on exact devices */
     bool *captured, *local_present; /* (parameter_count) */
-    cd_window window;               /* without a share */
+    cd_oracle_share *share;         /* the run's, or own */
+    cd_oracle_share own;
     cd_numbers numbers, other, before;
     double *squares; /* (world_size) of a norm */
-    cd_locals locals;
-    bool has_locals, is_free_running, is_free_loaded, has_free_parted;
+    bool is_free_running, is_free_loaded, has_free_parted;
     uint32_t step;
     uint64_t digest;
     cddp_grad *free_gradients; /* (parameter_count) */
@@ -36,14 +31,12 @@ struct cd_oracle {
 cd_start cd_oracle_get_start(cd_oracle *o);
 bool cd_oracle_has_values(const cd_oracle *o);      /* elements are numbers */
 bool cd_oracle_is_exact_device(const cd_oracle *o); /* elements are forms */
-void cd_oracle_release_locals(cd_oracle *o);
 static inline bool cd_is_power_of_two(uint64_t n) { return n != 0 && (n & (n - 1)) == 0; }
 
 /* Writes a comparison of a parameter into the trace and the summary. */
 void cd_oracle_tell(cd_oracle *o, cd_oracle_link link, size_t parameter, const cd_comparison *c);
-/* Says what the wrong values are; r, where not NULL, lets every rank's local gradients be recomputed for it. */
-cddp_status cd_oracle_explain(cd_oracle *o, const cd_oracle_reduction *r, cd_comparison *c, cd_suspect *s,
-                              cddp_error *err);
+/* Says what the wrong values are; s has what its locals can tell, or none. */
+void cd_oracle_explain(const cd_oracle *o, cd_comparison *c, cd_suspect *s);
 /* Two tensors of one device, bit for bit; forms are told apart by their first differing term. The numbers read stay in
 ** o->numbers (expected) and o->other (actual). */
 cddp_status cd_oracle_compare_tensors(cd_oracle *o, const cddp_tensor *expected, const cddp_tensor *actual,

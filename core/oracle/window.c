@@ -30,7 +30,7 @@ static void release_expected(cd_window_parameter *p)
     p->expected.device = NULL;
 }
 
-void cd_window_fini(cd_window *window)
+static void release_parameters(cd_window *window)
 {
     for (size_t i = 0; window->parameters != NULL && i < window->parameter_count; i++) {
         cd_wide_sum_fini(&window->parameters[i].samples);
@@ -38,6 +38,14 @@ void cd_window_fini(cd_window *window)
         release_expected(&window->parameters[i]);
     }
     cd_release(window->allocator, window->parameters, window->parameter_count * sizeof *window->parameters);
+    window->parameters = NULL;
+    window->parameter_count = 0;
+}
+
+void cd_window_fini(cd_window *window)
+{
+    release_parameters(window);
+    cd_window_release_locals(window);
     cd_numbers_fini(&window->numbers);
     cd_window_init(window, window->allocator);
 }
@@ -61,9 +69,23 @@ static cddp_status make_expected(cd_window_parameter *p, const cddp_tensor *like
     return CDDP_OK;
 }
 
+/* Whether its parameters have the sizes and dtypes of these: a rank may have registered them in another order. */
+static bool fits(const cd_window *w, const cd_start *start)
+{
+    bool all = w->parameter_count == start->parameter_count;
+    for (size_t i = 0; all && i < start->parameter_count; i++) {
+        const cddp_tensor *mine = &w->parameters[i].expected, *theirs = &start->values[i];
+        all = mine->dim_count == theirs->dim_count;
+        for (uint32_t d = 0; all && d < mine->dim_count; d++) all = mine->sizes[d] == theirs->sizes[d];
+        all = all && mine->device == theirs->device && mine->dtype == theirs->dtype;
+    }
+    return all;
+}
+
 static cddp_status make_parameters(cd_window *w, const cd_start *start, cddp_error *err)
 {
-    if (w->parameters != NULL) return CDDP_OK;
+    if (w->parameters != NULL && fits(w, start)) return CDDP_OK;
+    release_parameters(w);
     w->parameters = cd_allocate_array(w->allocator, start->parameter_count, sizeof *w->parameters);
     if (w->parameters == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle's %zu parameters", start->parameter_count);
@@ -274,8 +296,10 @@ static cddp_status sum_all(cd_window *w, const cd_start *start, const cd_oracle_
     return CDDP_OK;
 }
 
-static bool holds(const cd_window *w, const cd_start *start, const cd_oracle_reduction *r)
+bool cd_window_holds(const cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction)
 {
+    const cd_window *w = window;
+    const cd_oracle_reduction *r = reduction;
     return w->is_valid && w->step == r->step && w->micro_first == r->micro_first && w->micro_step == r->micro_step &&
            w->rank_first == r->rank_first && w->rank_count == r->rank_count &&
            w->divisor == r->divisor && w->division == r->division && w->wire == r->wire &&
@@ -286,8 +310,9 @@ cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd
                               cddp_error *err)
 {
     cd_window *w = window;
-    if (holds(w, start, reduction)) return CDDP_OK;
-    w->is_valid = false;
+    if (cd_window_holds(w, start, reduction)) return CDDP_OK;
+    cd_window_release_locals(w);
+    w->is_valid = w->has_failed = false;
     w->step = reduction->step;
     w->micro_first = reduction->micro_first;
     w->micro_step = reduction->micro_step;
@@ -318,8 +343,14 @@ cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd
     return CDDP_OK;
 }
 
-cddp_status cd_start_gather(const cd_start *start, const cd_oracle_reduction *reduction, cd_locals *locals,
-                            cddp_error *err)
+void cd_window_release_locals(cd_window *window)
+{
+    if (window->has_locals) cd_locals_fini(&window->locals);
+    window->has_locals = false;
+}
+
+static cddp_status fill_locals(cd_locals *locals, const cd_start *start, const cd_oracle_reduction *reduction,
+                               cddp_error *err)
 {
     cd_numbers numbers = {.allocator = locals->allocator};
     const cd_oracle_engine *e = start->engine;
@@ -342,5 +373,25 @@ cddp_status cd_start_gather(const cd_start *start, const cd_oracle_reduction *re
     }
 out:
     cd_numbers_fini(&numbers);
+    return status;
+}
+
+cddp_status cd_window_gather(cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction,
+                             cddp_error *err)
+{
+    window->locals.offsets = start->offsets; /* of a rank that is still there */
+    if (window->has_locals) return CDDP_OK;
+    window->locals = (cd_locals){.allocator = window->allocator,
+                                 .rank_count = start->world_size,
+                                 .micro_first = reduction->micro_first,
+                                 .micro_count = reduction->micro_step - reduction->micro_first + 1,
+                                 .parameter_count = start->parameter_count,
+                                 .numel = start->offsets[start->parameter_count],
+                                 .offsets = start->offsets};
+    CD_TRY(cd_locals_init(&window->locals, err));
+    window->has_locals = true;
+    cddp_status status = fill_locals(&window->locals, start, reduction, err);
+    if (status == CDDP_OK) cd_locals_close(&window->locals);
+    if (status != CDDP_OK) cd_window_release_locals(window); /* half of them would explain wrongly */
     return status;
 }

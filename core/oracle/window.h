@@ -22,7 +22,7 @@ typedef struct cd_start {
     const cd_oracle_engine *engine;
     uint32_t world_size;
     bool sample_wise;
-    uint64_t digest; /* of values and kept gradients */
+    uint64_t digest; /* of values and kept gradients, with their sizes */
 } cd_start;
 
 typedef struct cd_window_parameter {
@@ -42,6 +42,10 @@ typedef struct cd_window {
     bool rounds; /* a sample's own computation was seen to round: sums are then taken over whole micro-batches */
     bool counts; /* the rank at hand is averaged; of another one only who fired matters */
     uint32_t contributors, parts;
+    cd_locals locals; /* every rank's gradients of this reduction, once an error asked for them */
+    bool has_locals;
+    bool has_failed; /* some rank was found to hold something else */
+    uint64_t used;   /* when it was last asked for */
     /* What it was computed for. */
     uint32_t step, micro_first, micro_step, rank_first, rank_count;
     uint64_t divisor, digest;
@@ -54,9 +58,12 @@ void cd_window_fini(cd_window *window);
 /* Does nothing when the window already holds this reduction from this start. */
 cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction,
                               cddp_error *err);
-/* Every rank's gradients of every micro-step, for explaining an error. */
-cddp_status cd_start_gather(const cd_start *start, const cd_oracle_reduction *reduction, cd_locals *locals,
-                            cddp_error *err);
+/* Every rank's gradients of every micro-step, for explaining an error: once for a window, into its locals. */
+cddp_status cd_window_gather(cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction,
+                             cddp_error *err);
+void cd_window_release_locals(cd_window *window);
+/* Whether the window already holds this reduction from this start. */
+bool cd_window_holds(const cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction);
 /* The replica's gradients after all of a rank's micro-steps of the reduction. */
 cddp_status cd_start_run_rank(const cd_start *start, const cd_oracle_reduction *reduction, uint32_t rank,
                               cddp_error *err);

@@ -142,7 +142,7 @@ static void reference_drop_gradients(void *self)
 /* The micro-step of a part, when its rank runs it. */
 static bool find_micro(cd_reference *r, const cd_oracle_part *part, cd_micro *micro)
 {
-    const cddp_plan_settings *settings = &r->settings[part->rank];
+    const cddp_plan_settings *settings = &r->settings[r->settings_of[part->rank]];
     const cd_micro_place place = {part->rank, part->step, part->micro_step};
     if (part->micro_step >= settings->train.micro_steps || !cd_rank_has_step(r->plan, settings, part->rank, part->step)) {
         return false;
@@ -350,24 +350,44 @@ static cddp_status reference_statistics(void *self, const cd_oracle_part *part, 
 
 /* ---- life ---- */
 
+/* Equal bytes are equal settings; where padding differs a rank has a copy more, and nothing else. */
+static cddp_status add_settings(cd_reference *r, uint32_t rank, cddp_error *err)
+{
+    cddp_plan_settings settings;
+    memset(&settings, 0, sizeof settings);
+    CD_TRY(cddp_plan_rank_settings(r->plan, rank, &settings, err));
+    for (size_t i = r->setting_count; i > 0; i--) {
+        if (memcmp(&r->settings[i - 1], &settings, sizeof settings) == 0) {
+            r->settings_of[rank] = (uint32_t)(i - 1);
+            return CDDP_OK;
+        }
+    }
+    if (!cd_vec_grow(r->allocator, (void **)&r->settings, &r->setting_capacity, r->setting_count + 1, sizeof settings)) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the settings of rank %u in a reference", rank);
+    }
+    memcpy(&r->settings[r->setting_count], &settings, sizeof settings);
+    r->settings_of[rank] = (uint32_t)r->setting_count++;
+    return CDDP_OK;
+}
+
 static cddp_status reference_allocate(cd_reference *r, cddp_error *err)
 {
     const cd_module *module = r->replica->model->module;
     const size_t world = (size_t)r->plan->world.size;
     r->slot_count = cd_replica_slot_count(r->replica);
-    r->settings = cd_allocate_array(r->allocator, world, sizeof *r->settings);
+    r->settings_of = cd_allocate_array(r->allocator, world, sizeof *r->settings_of);
     r->samplers = cd_allocate_array(r->allocator, world, sizeof *r->samplers);
     r->parameters = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->parameters);
     r->gradients = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->gradients);
     r->buffers = cd_allocate_array(r->allocator, module->buffer_count + 1, sizeof *r->buffers);
     r->slots = cd_allocate_array(r->allocator, r->slot_count + 1, sizeof *r->slots);
     r->slot_parameters = cd_allocate_array(r->allocator, r->slot_count + 1, sizeof *r->slot_parameters);
-    if (r->settings == NULL || r->samplers == NULL || r->parameters == NULL || r->gradients == NULL ||
+    if (r->settings_of == NULL || r->samplers == NULL || r->parameters == NULL || r->gradients == NULL ||
         r->buffers == NULL || r->slots == NULL || r->slot_parameters == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the reference of rank %u", r->replica->rank);
     }
     for (uint32_t rank = 0; rank < world; rank++) {
-        CD_TRY(cddp_plan_rank_settings(r->plan, rank, &r->settings[rank], err));
+        CD_TRY(add_settings(r, rank, err));
     }
     for (size_t i = 0; i < module->parameter_count; i++) {
         r->parameters[i] = module->parameters[i].tensor;
@@ -386,7 +406,7 @@ static cddp_status make_scout(cd_reference *r, const cd_replica_options *options
     }
     r->said_count = r->replica->settings.train.micro_steps;
     for (uint32_t rank = 0; rank < r->plan->world.size; rank++) {
-        const size_t micro_steps = r->settings[rank].train.micro_steps;
+        const size_t micro_steps = r->settings[r->settings_of[rank]].train.micro_steps;
         r->said_count = micro_steps > r->said_count ? micro_steps : r->said_count;
     }
     r->said = cd_allocate_array(r->allocator, r->said_count, sizeof *r->said);
@@ -456,7 +476,8 @@ void cd_reference_destroy(cd_reference *r)
         cd_sampler_destroy(r->samplers[i]);
     }
     cd_release(r->allocator, r->samplers, world * sizeof *r->samplers);
-    cd_release(r->allocator, r->settings, world * sizeof *r->settings);
+    cd_release(r->allocator, r->settings, r->setting_capacity * sizeof *r->settings);
+    cd_release(r->allocator, r->settings_of, world * sizeof *r->settings_of);
     cd_release(r->allocator, r->parameters, (parameter_count + 1) * sizeof *r->parameters);
     cd_release(r->allocator, r->gradients, (parameter_count + 1) * sizeof *r->gradients);
     cd_release(r->allocator, r->buffers, (buffer_count + 1) * sizeof *r->buffers);

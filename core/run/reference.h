@@ -24,7 +24,9 @@ typedef struct cd_reference {
     const cddp_allocator *allocator;
     cd_replica *replica;
     cd_low_precision low;
-    cddp_plan_settings *settings; /* (world size) of each rank */
+    cddp_plan_settings *settings; /* (setting_count) those that ranks have; most have the same */
+    size_t setting_count, setting_capacity;
+    uint32_t *settings_of;        /* (world size) which of them */
     cd_sampler **samplers;        /* (world size) made when first asked for */
     cddp_tensor *parameters;      /* (parameter_count) views of the replica's */
     cddp_grad *gradients;         /* (parameter_count) views of the replica's slots, refreshed by the getter */

@@ -253,6 +253,53 @@ TEST(judge, handles_a_thousand_ranks)
     cd_judge_destroy(judge);
 }
 
+/* The gradient of one rank against its reference, or against nothing. */
+static void put_compared(const cddp_trace_sink *sink, uint32_t rank, bool is_compared, bool is_wrong)
+{
+    cddp_event e = {.time_ns = 1, .sequence = 1, .rank = rank, .kind = is_compared ? CDDP_EV_compare : CDDP_EV_uncompared};
+    if (is_compared) {
+        e.as.compare = (cddp_event_compare){.link = CD_LINK_MATHEMATICS, .param = 0, .element = is_wrong ? 0 : -1,
+                                            .bad = is_wrong, .shape = is_wrong ? CD_SHAPE_UNEXPLAINED : CD_SHAPE_NONE};
+    } else {
+        e.as.uncompared = (cddp_event_uncompared){.references = 3};
+    }
+    sink->event(sink->self, &e);
+}
+
+/* Of a hundred ranks some are compared; the last of them is left out of another step. */
+static void judge_some(uint32_t compared, bool is_wrong, cd_judge **judge)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    assert_ok(cd_judge_create(&(cd_judge_options){0}, judge, &err), &err);
+    for (uint32_t rank = 0; rank < 100; rank++)
+        put_compared(cd_judge_get_sink(*judge), rank, rank < compared, is_wrong);
+    if (compared < 100) put_compared(cd_judge_get_sink(*judge), compared - 1, false, false);
+    assert_ok(cd_judge_end(*judge, &err), &err);
+}
+
+TEST(judge, says_of_how_many_ranks_a_finding_does_not_speak)
+{
+    (void)state;
+    cd_judge *judge = NULL;
+    judge_some(3, true, &judge);
+    const cddp_finding *f = cd_judge_get_finding(judge, 0);
+    assert_string_equal(f->check, "I-REF");
+    assert_non_null(strstr(f->title, "ranks 0, 1 and 2: "));
+    assert_string_equal(f->advice, "the same error in 2 more comparisons, up to step 0; 97 more ranks, each of which "
+                                   "starts from values of its own, were not compared");
+    cd_judge_destroy(judge);
+    judge_some(1, true, &judge);
+    assert_string_equal(cd_judge_get_finding(judge, 0)->advice,
+                        "99 more ranks, each of which starts from values of its own, were not compared");
+    cd_judge_destroy(judge);
+    judge_some(100, true, &judge);
+    assert_string_equal(cd_judge_get_finding(judge, 0)->advice, "the same error in 99 more comparisons, up to step 0");
+    cd_judge_destroy(judge);
+    judge_some(3, false, &judge);
+    assert_int_equal(cd_judge_finding_count(judge), 0);
+    cd_judge_destroy(judge);
+}
+
 static cddp_status judge_fixture(const cddp_allocator *allocator, void *argument, cddp_error *err)
 {
     cd_judge *judge = NULL;
@@ -420,6 +467,7 @@ TEST_MAIN(ROW(table, keeps_every_value_through_growth_and_walks_in_order_of_inse
           ROW(judge, shows_everything_to_a_check_that_names_no_kinds),
           ROW(judge, refuses_a_check_without_its_functions),
           ROW(judge, keeps_the_earliest_findings_of_many_and_counts_all), ROW(judge, handles_a_thousand_ranks),
+          ROW(judge, says_of_how_many_ranks_a_finding_does_not_speak),
           ROW(judge, survives_every_failing_allocation_and_never_calls_it_silence),
           ROW(judge, survives_every_failing_allocation_of_the_first_operation), ROW(judge, survives_garbage),
           ROW(judge, names_the_operation_that_nobody_waited_for),

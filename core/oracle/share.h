@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The references that the ranks of one thread share.
+**
+** Ranks that start a step from equal values need the same reference, so it is computed once per value and not once per
+** rank. Ranks that each start from values of their own would need W references of W ranks each: W². Once
+** CD_FAILED_REFERENCES_MAX references of one reduction were found to differ from what their ranks hold, nothing new can
+** be learnt from more of them, and the others are told not to have been compared.
+**
+** Lifetime   one per run; a rank whose oracle was given none has one of its own.
+** Errors     memory and the engine's.
+*/
+#pragma once
+#include "core/oracle/window.h"
+
+#define CD_FAILED_REFERENCES_MAX 16
+
+/* The windows of one parity of steps: ranks of one thread are at most a step apart. */
+typedef struct cd_shelf {
+    cd_window *windows; /* (count) */
+    size_t count;
+    cd_window *latest; /* the last one that was asked for, or NULL */
+    bool rounds;       /* see cd_window */
+    uint32_t step, micro_first, micro_step, failed; /* windows of this reduction that have failed */
+} cd_shelf;
+
+struct cd_oracle_share {
+    const cddp_allocator *allocator;
+    cd_shelf shelves[2];
+    bool is_single; /* for one rank: one window */
+    uint64_t clock, computed;
+};
+
+void cd_share_init(cd_oracle_share *share, const cddp_allocator *allocator, bool is_single);
+void cd_share_fini(cd_oracle_share *share);
+/* The window of a reduction from this start; NULL when enough others of it have failed. */
+cddp_status cd_share_find(cd_oracle_share *share, const cd_start *start, const cd_oracle_reduction *reduction,
+                          cd_window **window, cddp_error *err);
+/* The window that was asked for last in this step, or NULL. */
+const cd_window *cd_share_latest(const cd_oracle_share *share, uint32_t step);
+void cd_share_note_failed(cd_oracle_share *share, cd_window *window);
+/* Gathers a window's locals; leaves it without where they would be too many. */
+cddp_status cd_share_gather(cd_oracle_share *share, cd_window *window, const cd_start *start,
+                            const cd_oracle_reduction *reduction, cddp_error *err);
