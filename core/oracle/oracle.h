@@ -137,6 +137,7 @@ typedef struct cd_oracle_reduction {
     uint32_t last_step;         /* the last micro-step of any rank, where others have more than this one */
     bool separate;              /* gradients of micro-steps enter one by one, `.grad` never holds their sum */
     bool rounded_once;          /* the reduction promises the exact mean of what entered, rounded once */
+    double loss_scale;          /* of this rank, which the engine applies to every rank's gradients */
     uint32_t rank_first, rank_count; /* local SGD: the ranks that are averaged together; rank_count 0: all */
     const cddp_grad *gradients; /* (parameter_count) after backward */
 } cd_oracle_reduction;

@@ -303,7 +303,7 @@ bool cd_window_holds(const cd_window *window, const cd_start *start, const cd_or
     return w->is_valid && w->step == r->step && w->micro_first == r->micro_first && w->micro_step == r->micro_step &&
            w->rank_first == r->rank_first && w->rank_count == r->rank_count &&
            w->divisor == r->divisor && w->division == r->division && w->wire == r->wire &&
-           w->digest == start->digest;
+           w->loss_scale == r->loss_scale && w->digest == start->digest;
 }
 
 cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction,
@@ -322,6 +322,7 @@ cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd
     w->division = reduction->division;
     w->wire = reduction->wire;
     w->digest = start->digest;
+    w->loss_scale = reduction->loss_scale;
     w->divided = reduction->division != CD_ORACLE_DIVISION_ANY;
     cddp_status status = make_parameters(w, start, err);
     if (status != CDDP_OK) {

@@ -49,6 +49,7 @@ typedef struct cd_window {
     /* What it was computed for. */
     uint32_t step, micro_first, micro_step, rank_first, rank_count;
     uint64_t divisor, digest;
+    double loss_scale;
     cd_oracle_division division;
     cddp_dtype wire;
 } cd_window;

@@ -142,6 +142,7 @@ static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_err
                                            .separate = t->settings.ddp.accumulate_in_hook,
                                            .rounded_once =
                                                t->hook != NULL && (t->hook->flags & CDDP_HOOK_ROUNDED_ONCE) != 0,
+                                           .loss_scale = t->loss_scale,
                                            .divisor = divisor,
                                            .micro_first = t->window_first,
                                            .gradients = t->grad_views};

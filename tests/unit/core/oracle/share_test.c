@@ -56,8 +56,8 @@ typedef struct asked {
     uint64_t references, runs, without; /* computed; runs of the engine; ranks that got none */
 } asked;
 
-/* Every rank in turn, the way its start and what it found say. */
-static asked ask(uint32_t world, uint32_t starts, bool fails, uint32_t steps)
+/* Every rank in turn, the way its start, the scale of its loss and what it found say. */
+static asked ask_scaled(uint32_t world, uint32_t starts, uint32_t scales, bool fails, uint32_t steps)
 {
     cddp_error err = CDDP_ERROR_INIT;
     asked a = {0};
@@ -76,7 +76,8 @@ static asked ask(uint32_t world, uint32_t starts, bool fails, uint32_t steps)
             const cd_start start = {.parameters = &meta, .parameter_count = 1, .offsets = offsets, .values = &values,
                                     .kept = &none, .engine = &engine.table, .world_size = world,
                                     .digest = rank % starts + 100u * step + 1};
-            const cd_oracle_reduction reduction = {.step = step, .divisor = world, .wire = CDDP_DTYPE_COUNT};
+            const cd_oracle_reduction reduction = {.step = step, .divisor = world, .wire = CDDP_DTYPE_COUNT,
+                                                   .loss_scale = rank % scales + 1};
             cd_window *window = NULL;
             assert_ok(cd_share_find(&share, &start, &reduction, &window, &err), &err);
             a.without += window == NULL;
@@ -96,6 +97,11 @@ static asked ask(uint32_t world, uint32_t starts, bool fails, uint32_t steps)
     cd_share_fini(&share);
     cddp_grad_fini(&engine.gradient);
     return a;
+}
+
+static asked ask(uint32_t world, uint32_t starts, bool fails, uint32_t steps)
+{
+    return ask_scaled(world, starts, 1, fails, steps);
 }
 
 TEST(share, ranks_that_start_alike_have_one_reference)
@@ -127,5 +133,13 @@ TEST(share, nobody_is_left_out_before_enough_were_found_wrong)
     assert_int_equal(ask(CD_FAILED_REFERENCES_MAX, CD_FAILED_REFERENCES_MAX, true, 2).without, 0);
 }
 
+/* A reference holds gradients of the loss as its rank scales it. */
+TEST(share, ranks_that_scale_their_losses_differently_share_none)
+{
+    assert_int_equal(ask_scaled(64, 1, 4, false, 1).references, 4);
+    assert_int_equal(ask_scaled(64, 2, 2, false, 1).references, 2);
+}
+
 TEST_MAIN(ROW(share, ranks_that_start_alike_have_one_reference), ROW(share, work_grows_like_the_world_when_every_rank_is_wrong),
-          ROW(share, nobody_is_left_out_before_enough_were_found_wrong))
+          ROW(share, nobody_is_left_out_before_enough_were_found_wrong),
+          ROW(share, ranks_that_scale_their_losses_differently_share_none))
