@@ -52,7 +52,7 @@ struct cd_compose_process {
     cddp_composition *composition; /* of backends without a rendezvous: what it can do, asked here */
     cddp_process_world *world;     /* of the ranks that we judge; NULL when we are one that others judge */
     cddp_member_world *member;     /* that one */
-    char directory[64];            /* of the rendezvous; "" where the transport has one, or a job */
+    char directory[512];           /* of the rendezvous; "" where the transport has one, or a job */
     cddp_member_options joined;    /* rank 0 of a job that somebody else started */
     bool cannot_keep;              /* a sink failed when it was flushed, as on a full disk */
     char command[COMMAND_BYTES], program[4096], run[64];
@@ -222,7 +222,7 @@ static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *
     const cd_compose_process *p = context;
     const cd_join *join = p->options.origin != NULL ? p->options.origin->join : NULL;
     cddp_status status = CDDP_OK;
-    char url[80], prefix[32];
+    char url[544], prefix[32];
     rank_side *s = cd_allocate_zero(NULL, sizeof *s);
     if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for rank %u", rank->rank);
     s->rank = rank;
@@ -288,7 +288,7 @@ static void directory_remove(const char *path)
     DIR *d = opendir(path);
     if (d == NULL) return;
     for (struct dirent *e; (e = readdir(d)) != NULL;) {
-        char file[400];
+        char file[1024];
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
         snprintf(file, sizeof file, "%s/%s", path, e->d_name);
         unlink(file);
@@ -459,10 +459,13 @@ static cddp_status open_joined(cd_compose_process *p, cddp_process_options *opti
 
 static cddp_status open_forked(cd_compose_process *p, cddp_error *err)
 {
-    snprintf(p->directory, sizeof p->directory, "/tmp/cddp-rendezvous-XXXXXX");
-    if (mkdtemp(p->directory) == NULL) {
+    const char *folder = getenv("TMPDIR");
+    if (folder == NULL || folder[0] == '\0') folder = "/tmp";
+    int length = snprintf(p->directory, sizeof p->directory, "%s/cddp-rendezvous-XXXXXX", folder);
+    errno = ENAMETOOLONG;
+    if (length >= (int)sizeof p->directory || mkdtemp(p->directory) == NULL) {
         p->directory[0] = '\0';
-        return cd_fail(err, CDDP_E_IO, "cannot make a directory for the rendezvous: %s", strerror(errno));
+        return cd_fail(err, CDDP_E_IO, "cannot make a directory for the rendezvous in %s (TMPDIR): %s", folder, strerror(errno));
     }
     return CDDP_OK;
 }

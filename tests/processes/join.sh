@@ -193,6 +193,15 @@ ended 2 2
 says 0 "cannot write"
 silent 1
 
+begin "forked ranks meet in TMPDIR, and leave nothing there"
+mkdir "$work/temporary"
+rank 0 TMPDIR="$work/temporary" -- --backend gloo "$good"
+ended 0
+[ -z "$(ls -A "$work/temporary")" ] || complain "left in TMPDIR: $(ls -A "$work/temporary")"
+rank 0 TMPDIR="$work/none" -- --backend gloo "$good"
+ended 3
+says 0 "cannot make a directory for the rendezvous in $work/none (TMPDIR)"
+
 begin "Ctrl-C reaches all"
 for i in 0 1; do torch $i 2 "$good" --set train.steps=1000000 --log comm:info --trace "$work/last.db"; done
 under_way && kill -INT "$(below "${pids[0]}")" "$(below "${pids[1]}")"
