@@ -114,6 +114,7 @@ static double bench_product(int64_t n, bool is_f64)
     ratio = own / blas;
     printf("  OpenBLAS %6.1f GFLOP/s  ratio %.2f\n", blas, ratio);
 #else
+    (void)own; /* nothing to divide by */
     printf("  GFLOP/s  (OpenBLAS not found)\n");
 #endif
     free(p.a);
