@@ -99,19 +99,18 @@ static double bench_product(int64_t n, bool is_f64)
     const int tries = n > 600 ? 5 : 20;
     size_t bytes = (size_t)(n * n) * (is_f64 ? 8 : 4);
     product p = {.n = n, .is_f64 = is_f64, .a = malloc(bytes), .b = malloc(bytes), .c = malloc(bytes)};
-    double own = 0, ratio = 0;
+    double own[CD_ISA_COUNT] = {0}, ratio = 0;
     fill(&p);
     printf("matmul %s %4" PRId64 "³", is_f64 ? "f64" : "f32", n);
     for (int isa = CD_ISA_PORTABLE; isa < CD_ISA_COUNT; isa++) {
         p.isa = (cd_isa)isa;
         if (!cd_isa_is_available(p.isa)) continue;
-        double rate = operations / best_seconds(run_own, &p, tries);
-        if (p.isa == cd_isa_best()) own = rate;
-        printf("  %s%s %6.1f", names[isa], p.isa == cd_isa_best() ? "*" : "", rate);
+        own[isa] = operations / best_seconds(run_own, &p, tries);
+        printf("  %s%s %6.1f", names[isa], p.isa == cd_isa_best() ? "*" : "", own[isa]);
     }
 #if defined(CDDP_BENCH_OPENBLAS)
     double blas = operations / best_seconds(run_openblas, &p, tries);
-    ratio = own / blas;
+    ratio = own[cd_isa_best()] / blas;
     printf("  OpenBLAS %6.1f GFLOP/s  ratio %.2f\n", blas, ratio);
 #else
     (void)own; /* nothing to divide by */
