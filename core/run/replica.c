@@ -149,6 +149,25 @@ out:
     return status;
 }
 
+/* What one optimizer steps in parts, another one may not step: the oracle shares a parameter out to its owners once, and could not
+** tell of two optimizers whose state is whose. */
+static cddp_status check_owners(const cd_replica *r, size_t sharded, size_t other, cddp_error *err)
+{
+    const cd_replica_optimizer *a = &r->optimizers[sharded], *b = &r->optimizers[other];
+    for (size_t i = 0, k = 0; sharded != other && i < a->count && k < b->count;) {
+        if (a->ordinals[i] == b->ordinals[k]) {
+            return cd_fail(err, CDDP_E_CONFIG, "optimizer '%s' is sharded, and optimizer '%s' steps its parameter '%s' as well: give a sharded optimizer parameters of its own",
+                           a->name, b->name, r->model->module->parameters[a->ordinals[i]].name);
+        }
+        if (a->ordinals[i] < b->ordinals[k]) {
+            i++;
+        } else {
+            k++;
+        }
+    }
+    return CDDP_OK;
+}
+
 static cddp_status make_optimizers(cd_replica *r, bool is_whole, cddp_error *err)
 {
     const cddp_plan_optimizer *planned = r->plan->optimizer_count > 0 ? r->plan->optimizers : &default_optimizer;
@@ -159,6 +178,11 @@ static cddp_status make_optimizers(cd_replica *r, bool is_whole, cddp_error *err
     }
     for (size_t i = 0; i < r->optimizer_count; i++) {
         CD_TRY(make_optimizer(r, &planned[i], is_whole, &r->optimizers[i], err));
+    }
+    for (size_t i = 0; i < r->optimizer_count; i++) {
+        for (size_t other = 0; planned[i].shard != CD_SHARD_NONE && other < r->optimizer_count; other++) {
+            CD_TRY(check_owners(r, i, other, err));
+        }
     }
     return CDDP_OK;
 }

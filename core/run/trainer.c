@@ -288,9 +288,11 @@ static cddp_status check_sharded(const cd_trainer *t, cddp_error *err)
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
         const cd_replica_optimizer *o = &t->replica->optimizers[i];
         for (size_t k = 0; o->shard != NULL && k < o->count; k++) {
-            if (t->variables[o->ordinals[k]] == CD_NO_VARIABLE) {
+            const char *name = cd_trainer_module(t)->parameters[o->ordinals[k]].name;
+            const bool is_delayed = cd_patterns_match(&t->settings.ddp.delay_all_reduce_named_params, name);
+            if (t->variables[o->ordinals[k]] == CD_NO_VARIABLE && !is_delayed) {
                 return cd_fail(err, CDDP_E_CONFIG, "optimizer '%s' is sharded, but the wrapper does not reduce '%s': every rank would have a gradient of its own for it",
-                               o->name, cd_trainer_module(t)->parameters[o->ordinals[k]].name);
+                               o->name, name);
             }
         }
     }
