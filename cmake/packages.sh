@@ -72,6 +72,13 @@ install_missing() {
         stop 3 "apt-get could not install them; the lines above say why"
 }
 
+# What CMake, or the rules that it writes, cannot have in the name of a folder.
+require_path() {
+    case $1 in
+        *[\"\#\\\;:]* | *$'\n'*) stop 3 "CMake cannot build in $1: a folder's name must not contain any of \" # \\ ; : or a line break" ;;
+    esac
+}
+
 # CMake before 3.21 cannot read the build; say so instead of failing in the middle of it.
 require_cmake() {
     local version

@@ -115,6 +115,19 @@ start ./run
 expect "a CMake that is too old is named" said 'CMake 3.18.4 is too old'
 expect "… and ends with 3" ended 3
 
+for name in 'a"b' 'a#b' 'a;b' 'a:b' 'a\b' $'a\nb'; do
+    machine 0
+    mv "$work/tree" "$work/$name"
+    mkdir "$work/tree"
+    mv "$work/$name" "$work/tree"
+    start "./$name/run"
+    expect "a folder that CMake cannot build in is refused" said 'a folder.s name must not contain any of'
+    expect "… with 3, and nothing is installed" ended 3
+    start "./$name/check"
+    expect "… by ./check, too" said 'a folder.s name must not contain any of'
+done
+
+machine 0
 start ./check --help
 expect "./check --help explains" said 'usage: ./check'
 start ./check --everything
