@@ -62,6 +62,8 @@ static void put_traits(cd_text *text, const cd_hook_subject *subject, const cd_h
     else if (card->bytes_factor == 1.0) cd_text_push(text, ", as many bytes as the plain all-reduce\n");
     else if (card->bytes_factor < 1.0) cd_text_printf(text, ", %.2f times the bytes of the plain all-reduce\n", 1.0 / card->bytes_factor);
     else cd_text_printf(text, ", %.2f times fewer bytes than the plain all-reduce\n", card->bytes_factor);
+    for (uint32_t i = 0; i < card->stated_count; i++)
+        cd_text_printf(text, "  states: %s (%" PRIu64 " times)\n", card->stated[i].name, card->stated[i].count);
     if (card->goes_apart) cd_text_push(text, "  lets its ranks go apart, as it says: something else has to average the model\n");
     for (uint32_t ranks = 1, told = 0; ranks <= CD_TRIAL_RANKS_MAX; ranks++)
         if ((card->skipped & 1u << ranks) != 0) cd_text_printf(text, "%s%u", told++ == 0 ? "  not judged in worlds of " : ", ", ranks);

@@ -7,6 +7,7 @@
 */
 #include "cli/hook_battery.h"
 
+#include "cli/hook_measure.h"
 #include "cli/hook_trial.h"
 #include "core/base/error.h"
 #include "core/hooks/hook.h"
@@ -19,10 +20,12 @@
 #include <string.h>
 
 #define SHORT 10 /* steps, of which 4 bring gradients */
-#define LONG 60  /* the same, then time to send what is owed */
+#define LONG 84  /* the same, then time to send what is owed: 67 elements of a bucket, if need be one by one */
 #define ACTIVE 4
+#define QUIET 8  /* steps at the end of a long run, in which nothing is owed any more */
 #define ALIKE_TOLERANCE 0.02   /* of the largest value: a wrong divisor is off by a factor, casts by 2^-8 */
 #define REBUILD_TOLERANCE 0.02
+#define KEPT_TOLERANCE 0.02 /* of the largest value: what a wrapper's casts lose of a debt that is sent in several parts */
 
 #define WORLDS 5
 
@@ -40,7 +43,9 @@ static const struct {
     [CD_LAW_DECLARED] = {"declared", "what is not the plain all-reduce bit for bit is declared"},
     [CD_LAW_ROUNDED] = {"rounded", "a mean that is promised to be exact is rounded once, and correctly"},
     [CD_LAW_DIVISOR] = {"divisor", "ranks that are alike give what one rank gives"},
-    [CD_LAW_ARRIVES] = {"arrives", "every element gets through in the end, at about its size"},
+    [CD_LAW_ARRIVES] = {"arrives", "every element gets through in the end, at about its size, whichever backward brought it"},
+    [CD_LAW_KEPT] = {"kept", "what is sent later was owed: in the end nothing of it is missing, and nothing was sent twice"},
+    [CD_LAW_STATED] = {"stated", "the laws that it states of itself hold"},
     [CD_LAW_PHASE] = {"phase", "all buckets of a backward are in the same phase"},
     [CD_LAW_RANGE] = {"range", "large gradients do not overflow by being summed before they are divided"},
     [CD_LAW_RESUME] = {"resume", "saved, made anew and loaded it goes on bit for bit"},
@@ -101,61 +106,12 @@ static cddp_status run_plain(battery *t, const cd_trial *like, cddp_error *err)
     return CDDP_OK;
 }
 
-/* ---- what is asked of numbers ---- */
-
-static bool same_bits(double x, double y)
-{
-    return memcmp(&x, &y, sizeof x) == 0;
-}
-
-/* Compares results of two runs rank by rank; at names the first difference. */
-static bool results_are_equal(const cd_trial *trial, const cd_trial_result *a, const cd_trial_result *b, char *at, size_t at_bytes)
-{
-    for (uint32_t s = 0; s < trial->steps; s++)
-        for (uint32_t r = 0; r < trial->ranks; r++)
-            for (int64_t e = 0; e < a->numel; e++) {
-                if (same_bits(a->out[r][s][e], b->out[r][s][e])) continue;
-                snprintf(at, at_bytes, "%s, %u ranks: rank %u, step %u, element %lld is %.9g, not %.9g", cddp_dtype_name(trial->dtype),
-                         trial->ranks, r, s, (long long)e, a->out[r][s][e], b->out[r][s][e]);
-                return false;
-            }
-    return true;
-}
-
-static double mean_of(const cd_trial *trial, const cd_trial_result *r, uint32_t step, int64_t element)
-{
-    double sum = 0.0;
-    for (uint32_t k = 0; k < trial->ranks; k++) sum += r->in[k][step][element];
-    return sum / trial->ranks;
-}
-
-static double total_out(const cd_trial *trial, const cd_trial_result *r, int64_t element)
-{
-    double sum = 0.0;
-    for (uint32_t s = 0; s < trial->steps; s++) sum += r->out[0][s][element];
-    return sum;
-}
-
-static double total_mean(const cd_trial *trial, const cd_trial_result *r, int64_t element)
-{
-    double sum = 0.0;
-    for (uint32_t s = 0; s < trial->steps; s++) sum += mean_of(trial, r, s, element);
-    return sum;
-}
-
-/* How far all that came out is from all that went in, as a part of the largest of it. */
-static double drift(const cd_trial *trial, const cd_trial_result *r)
-{
-    double off = 0.0, largest = 0.0;
-    for (int64_t e = 0; e < r->numel; e++) {
-        double difference = fabs(total_out(trial, r, e) - total_mean(trial, r, e));
-        off = difference > off || isnan(difference) ? difference : off;
-        largest = fmax(largest, fabs(total_mean(trial, r, e)));
-    }
-    return off / largest;
-}
-
 /* ---- the laws ---- */
+
+static bool runs(const cd_trial_result *r)
+{
+    return r->failure[0] == '\0' && r->shape[0] == '\0';
+}
 
 /* What holds for every trial. False: it did not come to an end. */
 static bool judge_run(battery *t, const cd_trial *trial, const cd_trial_result *r)
@@ -177,6 +133,21 @@ static bool judge_run(battery *t, const cd_trial *trial, const cd_trial_result *
     return failure[0] == '\0';
 }
 
+/* What the hook promised by itself, and how often, is on the card. */
+static void judge_stated(battery *t, const cd_trial_result *r)
+{
+    for (uint32_t i = 0; i < r->stated_count; i++) {
+        uint32_t k = 0;
+        while (k < t->card->stated_count && strcmp(t->card->stated[k].name, r->stated[i].name) != 0) k++;
+        if (k == CD_TRIAL_STATED_MAX) break;
+        t->card->stated[k] = (cd_stated_law){.count = t->card->stated[k].count + r->stated[i].count};
+        memcpy(t->card->stated[k].name, r->stated[i].name, sizeof r->stated[i].name);
+        t->card->stated_count = k < t->card->stated_count ? t->card->stated_count : k + 1;
+    }
+    if (r->breach[0] != '\0') judge(t, CD_LAW_STATED, "%s", r->breach);
+    else if (r->stated_count > 0) judge(t, CD_LAW_STATED, NULL);
+}
+
 static void judge_replicas(battery *t, const cd_trial *trial)
 {
     if ((t->subject->hook->flags & CDDP_HOOK_NO_COMM) != 0) return;
@@ -186,7 +157,7 @@ static void judge_replicas(battery *t, const cd_trial *trial)
         for (uint32_t r = 1; r < trial->ranks; r++)
             for (int64_t e = 0; e < t->a->numel; e++) {
                 const uint32_t first = r - r % block;
-                if (same_bits(t->a->out[r][s][e], t->a->out[first][s][e])) continue;
+                if (cd_measure_same_bits(t->a->out[r][s][e], t->a->out[first][s][e])) continue;
                 judge(t, CD_LAW_REPLICAS, "%s, step %u, element %lld: rank %u has %.9g, rank %u of %u has %.9g", cddp_dtype_name(trial->dtype), s,
                       (long long)e, first, t->a->out[first][s][e], r, trial->ranks, t->a->out[r][s][e]);
                 return;
@@ -198,7 +169,7 @@ static void judge_replicas(battery *t, const cd_trial *trial)
 static void judge_declared(battery *t, const cd_trial *trial)
 {
     char at[200];
-    bool exact = results_are_equal(trial, t->a, t->b, at, sizeof at);
+    bool exact = cd_measure_equal(trial, t->a, t->b, at, sizeof at);
     uint32_t flags = t->subject->hook->flags;
     t->card->is_exact = t->card->is_exact && exact;
     bool may_differ =
@@ -217,7 +188,7 @@ static void judge_rounded(battery *t, const cd_trial *trial)
     for (uint32_t s = 0; s < trial->steps; s++)
         for (int64_t e = 0; e < t->a->numel; e++) {
             unsigned char nearest[sizeof(double)];
-            cd_element_set(trial->dtype, nearest, mean_of(trial, t->a, s, e));
+            cd_element_set(trial->dtype, nearest, cd_measure_mean(trial, t->a, s, e));
             double wanted = cd_element_get(trial->dtype, nearest), seen = t->a->out[0][s][e];
             if (wanted == seen) continue;
             judge(t, CD_LAW_ROUNDED, "%s, %u ranks, step %u, element %lld is %.9g; the mean, rounded once, is %.9g",
@@ -248,7 +219,7 @@ static cddp_status try_same_again(battery *t, const cd_trial *trial, cddp_error 
         CD_TRY(cd_trial_run(&again, t->b, err));
         cd_hook_law law = schedule == 0 ? CD_LAW_AGAIN : CD_LAW_ORDER;
         if (t->b->failure[0] != '\0') judge(t, law, "%s", t->b->failure);
-        else if (!results_are_equal(trial, t->b, t->a, at, sizeof at)) judge(t, law, "%s", at);
+        else if (!cd_measure_equal(trial, t->b, t->a, at, sizeof at)) judge(t, law, "%s", at);
         else judge(t, law, NULL);
     }
     return CDDP_OK;
@@ -264,6 +235,7 @@ static cddp_status try_worlds(battery *t, cddp_error *err)
             CD_TRY(cd_trial_run(&trial, t->a, err));
             if (!judge_run(t, &trial, t->a)) continue;
             judge_replicas(t, &trial);
+            judge_stated(t, t->a);
             CD_TRY(run_plain(t, &trial, err));
             judge_declared(t, &trial);
             judge_rounded(t, &trial);
@@ -271,11 +243,6 @@ static cddp_status try_worlds(battery *t, cddp_error *err)
             if (!trial.empty_vector) CD_TRY(try_same_again(t, &trial, err));
         }
     return CDDP_OK;
-}
-
-static bool runs(const cd_trial_result *r)
-{
-    return r->failure[0] == '\0' && r->shape[0] == '\0';
 }
 
 static cddp_status try_divisor(battery *t, uint32_t ranks, cddp_error *err)
@@ -304,21 +271,45 @@ static cddp_status try_divisor(battery *t, uint32_t ranks, cddp_error *err)
 
 static void judge_arrival(battery *t, const cd_trial *trial)
 {
-    double energy = 0.0, kept = 0.0;
     for (int64_t e = 0; e < t->a->numel; e++) {
-        double in = total_mean(trial, t->a, e), out = total_out(trial, t->a, e);
+        double in = cd_measure_in(trial, t->a, e);
         bool silent = in != 0.0;
-        energy += in * in;
-        kept += in * out;
         for (uint32_t s = 0; s < trial->steps; s++) silent = silent && t->a->out[0][s][e] == 0.0;
         if (silent) {
             judge(t, CD_LAW_ARRIVES, "element %lld is 0 in all %u steps, although its gradients sum to %.6g", (long long)e, trial->steps, in);
             return;
         }
     }
-    if (!(kept >= 0.05 * energy && kept <= 1.5 * energy))
-        judge(t, CD_LAW_ARRIVES, "of what went in, %.3g times as much came out", kept / energy);
+    double share = cd_measure_share(trial, t->a, -1, 0);
+    if (!(share >= 0.05 && share <= 1.5)) judge(t, CD_LAW_ARRIVES, "of what went in, %.3g times as much came out", share);
     else judge(t, CD_LAW_ARRIVES, NULL);
+}
+
+/* One backward alone brings gradients. Whoever sends something else in its place, or nothing, would not be noticed among others
+** that bring nearly the same. */
+static cddp_status try_alone(battery *t, uint32_t step, cddp_error *err)
+{
+    cd_trial trial = trial_of(t, t->several, LONG / 2, CDDP_F32); /* a part of it is enough */
+    trial.alone = step + 1;
+    trial.values = CD_TRIAL_ALIKE; /* what one rank has of its own may be nearly twice the mean of two */
+    CD_TRY(cd_trial_run(&trial, t->a, err));
+    for (uint32_t b = 0; runs(t->a) && b < CD_TRIAL_BUCKETS; b++) {
+        double share = cd_measure_share(&trial, t->a, b, step);
+        if (share >= 0.05 && share <= 1.5) judge(t, CD_LAW_ARRIVES, NULL);
+        else judge(t, CD_LAW_ARRIVES, "of what backward %u alone brought into bucket %u, %.3g times as much came out", step, b, share);
+    }
+    return CDDP_OK;
+}
+
+/* A hook that sends something in backwards that bring nothing owed it. Once it sends no more, all of it must have come. */
+static void judge_kept(battery *t, const cd_trial *trial)
+{
+    double late = cd_measure_largest_from(trial, t->a, ACTIVE), last = cd_measure_largest_from(trial, t->a, LONG - QUIET), all = 0.0;
+    for (int64_t e = 0; e < t->a->numel; e++) all = fmax(all, fabs(cd_measure_in(trial, t->a, e)));
+    if (!(late > 0.0 && last <= KEPT_TOLERANCE / QUIET * all)) return;
+    double off = cd_measure_drift(trial, t->a);
+    if (off <= KEPT_TOLERANCE) judge(t, CD_LAW_KEPT, NULL);
+    else judge(t, CD_LAW_KEPT, "it owed something and sends no more, but all that came out is off by %.2g of the largest sum that went in", off);
 }
 
 /* The first step at which a bucket is clearly not the mean; the number of steps when it always is. */
@@ -328,7 +319,7 @@ static uint32_t first_lossy(const battery *t, const cd_trial *trial, uint32_t bu
         for (uint32_t p = 0; p < CD_TRIAL_PARAMETERS; p++) {
             int64_t numel, from = cd_trial_offset(trial, p, &numel);
             for (int64_t e = from; e < from + numel && cd_trial_bucket_of(trial, p, s) == bucket; e++)
-                if (!(fabs(t->a->out[0][s][e] - mean_of(trial, t->a, s, e)) <= 1e-3)) return s;
+                if (!(fabs(t->a->out[0][s][e] - cd_measure_mean(trial, t->a, s, e)) <= 1e-3)) return s;
         }
     return trial->steps;
 }
@@ -347,8 +338,8 @@ static void measure_loss(battery *t, const cd_trial *trial)
     for (uint32_t s = 0; s < ACTIVE; s++) {
         double off = 0.0, largest = 0.0;
         for (int64_t e = 0; e < t->a->numel; e++) {
-            off = fmax(off, fabs(t->a->out[0][s][e] - mean_of(trial, t->a, s, e)));
-            largest = fmax(largest, fabs(mean_of(trial, t->a, s, e)));
+            off = fmax(off, fabs(t->a->out[0][s][e] - cd_measure_mean(trial, t->a, s, e)));
+            largest = fmax(largest, fabs(cd_measure_mean(trial, t->a, s, e)));
         }
         t->card->worst_relative = fmax(t->card->worst_relative, off / largest);
     }
@@ -376,11 +367,13 @@ static cddp_status try_long_run(battery *t, cddp_error *err)
     if (!runs(t->a)) return CDDP_OK;
     CD_TRY(run_plain(t, &trial, err));
     judge_arrival(t, &trial);
+    judge_kept(t, &trial);
+    judge_stated(t, t->a);
     judge_phase(t, &trial);
     measure_loss(t, &trial);
     judge_promise(t, &trial);
     judge_declared_wire(t, &trial);
-    double before = drift(&trial, t->a);
+    double before = cd_measure_drift(&trial, t->a);
     trial.rebuild_at = 2;
     CD_TRY(cd_trial_run(&trial, t->a, err));
     if (!runs(t->a)) {
@@ -388,7 +381,8 @@ static cddp_status try_long_run(battery *t, cddp_error *err)
         return CDDP_OK;
     }
     judge_replicas(t, &trial);
-    double after = drift(&trial, t->a);
+    judge_stated(t, t->a);
+    double after = cd_measure_drift(&trial, t->a);
     if (before <= REBUILD_TOLERANCE && !(after <= REBUILD_TOLERANCE))
         judge(t, CD_LAW_REBUILD, "all that came out is within %.2g of what went in, but after a rebuild it is off by %.2g: keep state by parameter",
               before, after);
@@ -404,8 +398,9 @@ static cddp_status try_resume(battery *t, uint32_t swap_at, cddp_error *err)
     if (!runs(t->b)) return CDDP_OK;
     trial.swap_at = swap_at;
     CD_TRY(cd_trial_run(&trial, t->a, err));
+    judge_stated(t, t->a);
     if (!runs(t->a)) judge(t, CD_LAW_RESUME, "resumed before step %u: %s", swap_at, t->a->failure);
-    else if (!results_are_equal(&trial, t->a, t->b, at, sizeof at)) judge(t, CD_LAW_RESUME, "resumed before step %u: %s", swap_at, at);
+    else if (!cd_measure_equal(&trial, t->a, t->b, at, sizeof at)) judge(t, CD_LAW_RESUME, "resumed before step %u: %s", swap_at, at);
     else judge(t, CD_LAW_RESUME, NULL);
     return CDDP_OK;
 }
@@ -415,7 +410,7 @@ static cddp_status try_resume(battery *t, uint32_t swap_at, cddp_error *err)
 /* Whether somebody's gradient made the result that the reducer wrote back, so that it can be compared. */
 static bool is_compared(const cd_trial *trial, uint32_t step, uint32_t parameter)
 {
-    if (trial->lack == CD_TRIAL_LEFT_OUT) return parameter != 2;
+    if (trial->lack == CD_TRIAL_LEFT_OUT) return parameter != CD_TRIAL_SCALAR;
     for (uint32_t r = 0; r < trial->ranks; r++)
         if (!cd_trial_is_absent(trial, r, step, parameter)) return true;
     return false;
@@ -428,7 +423,7 @@ static bool agree_where_present(const cd_trial *trial, const cd_trial_result *a,
             for (uint32_t p = 0; p < CD_TRIAL_PARAMETERS; p++) {
                 int64_t numel, from = cd_trial_offset(trial, p, &numel);
                 for (int64_t e = from; e < from + numel && is_compared(trial, s, p); e++) {
-                    if (same_bits(a->out[r][s][e], b->out[r][s][e])) continue;
+                    if (cd_measure_same_bits(a->out[r][s][e], b->out[r][s][e])) continue;
                     snprintf(at, at_bytes, "%s, rank %u of %u, step %u, element %lld is %.9g; with zeros in a whole backward it is %.9g",
                              cddp_dtype_name(trial->dtype), r, trial->ranks, s, (long long)e, a->out[r][s][e], b->out[r][s][e]);
                     return false;
@@ -524,6 +519,7 @@ cddp_status cd_hook_battery_run(const cd_hook_subject *subject, cd_hook_card *ca
     CD_TRY_OUT(try_divisor(&t, 3, err));
     CD_TRY_OUT(try_divisor(&t, 8, err));
     CD_TRY_OUT(try_long_run(&t, err));
+    for (uint32_t step = 0; step < SHORT; step++) CD_TRY_OUT(try_alone(&t, step, err));
     for (uint32_t swap_at = 1; swap_at < SHORT; swap_at += 2) CD_TRY_OUT(try_resume(&t, swap_at, err));
     const uint32_t usual = is_skipped(&t, 3) ? t.several : 3;
     for (size_t d = 0; d < 4; d++) CD_TRY_OUT(try_reducer(&t, usual, dtypes[d], err));

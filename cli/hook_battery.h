@@ -5,7 +5,7 @@
 ** Errors     a broken law is a line of the card; run fails only when no trial can be made.
 */
 #pragma once
-#include "cddp/hook.h"
+#include "cli/hook_trial.h"
 
 typedef enum cd_hook_law {
     CD_LAW_RUNS,      /* every rank comes to an end, with a result of the right size */
@@ -16,7 +16,9 @@ typedef enum cd_hook_law {
     CD_LAW_DECLARED,  /* a hook that is not the pre-divided all-reduce bit for bit says so */
     CD_LAW_ROUNDED,   /* what promises the exact mean, rounded once, gives it */
     CD_LAW_DIVISOR,   /* W ranks that are alike give what one gives */
-    CD_LAW_ARRIVES,   /* every element gets through in the end, at about its size */
+    CD_LAW_ARRIVES,   /* every element gets through in the end, at about its size, whichever backward brought it */
+    CD_LAW_KEPT,      /* what is owed is sent, once */
+    CD_LAW_STATED,    /* what the hook itself promises (cddp_tracer_law) is so */
     CD_LAW_PHASE,     /* all buckets of a backward are in the same phase */
     CD_LAW_RANGE,     /* W gradients of half of what f16 holds do not overflow (GRD-11) */
     CD_LAW_RESUME,    /* saved, made anew and loaded it goes on bit for bit */
@@ -45,6 +47,8 @@ typedef struct cd_hook_card {
     uint32_t refused;      /* CDDP_DTYPE_BIT of dtypes that the hook does not take */
     uint32_t skipped;      /* bit n: a world of n ranks, which the options are not for, as every rank says at creation */
     char skipped_because[280];
+    cd_stated_law stated[CD_TRIAL_STATED_MAX]; /* (stated_count) laws of its own, and how often they were judged */
+    uint32_t stated_count;
     double worst_relative; /* largest |out - mean| ÷ largest |mean| of one step, f32, two ranks */
     double bytes_factor;   /* bytes of a plain all-reduce ÷ bytes of this hook, f32, two ranks */
 } cd_hook_card;

@@ -40,9 +40,9 @@ bool cd_trial_is_absent(const cd_trial *trial, uint32_t rank, uint32_t step, uin
     switch (trial->lack) {
     case CD_TRIAL_UNEVEN: return step >= cd_trial_inputs(trial, rank);
     case CD_TRIAL_UNUSED: /* the vector on odd ranks now and then and once on all; the scalar, a bucket, on the last rank */
-        return (parameter == 1 && (step == 5 || (rank % 2 == 1 && step % 2 == 1))) ||
-               (parameter == 2 && step % 3 == 0 && rank + 1 == trial->ranks && rank > 0);
-    case CD_TRIAL_LEFT_OUT: return parameter == 2 && (step == 3 || step == 5); /* the whole first bucket, on all ranks */
+        return (parameter == CD_TRIAL_VECTOR && (step == 5 || (rank % 2 == 1 && step % 2 == 1))) ||
+               (parameter == CD_TRIAL_SCALAR && step % 3 == 0 && rank + 1 == trial->ranks && rank > 0);
+    case CD_TRIAL_LEFT_OUT: return parameter == CD_TRIAL_SCALAR && (step == 3 || step == 5); /* the whole first bucket, on all ranks */
     case CD_TRIAL_WHOLE:
     case CD_TRIAL_IN_PARTS: break;
     }
@@ -56,13 +56,14 @@ static bool is_lacking(const ride *r)
 
 static cddp_status make_model(ride *r, cddp_group *group, cddp_error *err)
 {
-    static const char *const names[CD_TRIAL_PARAMETERS] = {"matrix", "vector", "scalar"};
+    static const char *const names[CD_TRIAL_PARAMETERS] = {"matrix", "twin", "vector", "scalar"};
     static const double caps[] = {1e-9, 1.0}; /* the first bucket is full with one parameter */
     const cd_trial *t = r->trial;
     const int64_t matrix[2] = {6, 5};
     for (uint32_t p = 0; p < CD_TRIAL_PARAMETERS; p++) {
         int64_t own, from = cd_trial_offset(t, p, &own);
-        cddp_tensor tensor = cddp_tensor_of(cddp_device_cpu(), r->storage, from, t->dtype, p == 0 ? matrix : &own, p == 0 ? 2 : 1);
+        cddp_tensor tensor = cddp_tensor_of(cddp_device_cpu(), r->storage, from, t->dtype, p <= CD_TRIAL_TWIN ? matrix : &own,
+                                            p <= CD_TRIAL_TWIN ? 2 : 1);
         CD_TRY(tensor.device->fill(&tensor, 1.0, NULL, err));
         r->parameters[p] = (cddp_parameter){.name = names[p], .tensor = tensor, .grad = &r->grads[p], .requires_grad = true};
     }

@@ -44,18 +44,19 @@ typedef struct run {
     cd_trial_result *result;
     cddp_backend backend;
     room *rooms; /* (ranks · steps · buckets) */
+    cd_statements statements;
     double model[CD_TRIAL_RANKS_MAX][CD_TRIAL_NUMEL_MAX]; /* parameters: all ones, in f64 */
 } run;
 
 uint32_t cd_trial_bucket_of(const cd_trial *trial, uint32_t parameter, uint32_t step)
 {
     bool rebuilt = trial->rebuild_at != 0 && step >= trial->rebuild_at;
-    return parameter == 2 ? 0 : parameter == 1 && rebuilt ? 0 : 1;
+    return parameter == CD_TRIAL_SCALAR || (parameter == CD_TRIAL_VECTOR && rebuilt) ? 0 : 1;
 }
 
 int64_t cd_trial_offset(const cd_trial *trial, uint32_t parameter, int64_t *numel)
 {
-    const int64_t counts[CD_TRIAL_PARAMETERS] = {30, trial->empty_vector ? 0 : 7, 1};
+    const int64_t counts[CD_TRIAL_PARAMETERS] = {30, 30, trial->empty_vector ? 0 : 7, 1};
     int64_t offset = 0;
     for (uint32_t p = 0; p < parameter; p++) offset += counts[p];
     *numel = counts[parameter];
@@ -66,7 +67,7 @@ int64_t cd_trial_offset(const cd_trial *trial, uint32_t parameter, int64_t *nume
 ** so that steps add up; the mean over elements is small. */
 double cd_trial_gradient(const cd_trial *t, uint32_t rank, uint32_t step, int64_t element)
 {
-    if (step >= t->active_steps) return 0.0;
+    if (t->alone != 0 ? step + 1 != t->alone : step >= t->active_steps) return 0.0;
     if (t->values == CD_TRIAL_LARGE) return 32768.0;
     cd_prng root = cd_prng_seed(29), p = cd_prng_split_index(&root, "value", (uint64_t)element + 1000 * step);
     if (t->values == CD_TRIAL_DIFFERENT) p = cd_prng_split_index(&p, "rank", rank);
@@ -94,11 +95,18 @@ static bool tape_read(void *context, void *bytes, size_t count)
     return true;
 }
 
-static cddp_status make(const run *r, cddp_rank *rank, cddp_group *group, void **self, cddp_error *err)
+/* A rank's own part. */
+typedef struct place {
+    cddp_rank *rank;
+    cddp_group *group;
+    cddp_tracer *tracer;
+} place;
+
+static cddp_status make(const run *r, const place *at, void **self, cddp_error *err)
 {
     const cd_trial *t = r->trial;
-    cddp_hook_context context = {.size = sizeof context, .group = group, .allocator = rank->allocator, .options = t->options,
-                                 .inner = t->inner, .divide_factor = t->ranks};
+    cddp_hook_context context = {.size = sizeof context, .group = at->group, .allocator = at->rank->allocator, .tracer = at->tracer,
+                                 .options = t->options, .inner = t->inner, .divide_factor = t->ranks};
     if (t->hook->create != NULL) CD_TRY(t->hook->create(&context, self, err));
     return CDDP_OK;
 }
@@ -108,7 +116,7 @@ static void unmake(const run *r, void *self)
     if (r->trial->hook->destroy != NULL) r->trial->hook->destroy(self);
 }
 
-static cddp_status swap_state(const run *r, cddp_rank *rank, cddp_group *group, void **self, cddp_error *err)
+static cddp_status swap_state(const run *r, const place *at, void **self, cddp_error *err)
 {
     const cddp_hook *hook = r->trial->hook;
     tape t = {.bytes = malloc(TAPE_BYTES)};
@@ -119,7 +127,7 @@ static cddp_status swap_state(const run *r, cddp_rank *rank, cddp_group *group, 
     if (hook->save != NULL) CD_TRY_OUT(hook->save(*self, &writer, err));
     unmake(r, *self);
     *self = NULL;
-    CD_TRY_OUT(make(r, rank, group, self, err));
+    CD_TRY_OUT(make(r, at, self, err));
     if (hook->load != NULL) CD_TRY_OUT(hook->load(*self, &reader, err));
     if (hook->load != NULL && t.read != t.used)
         status = cd_fail(err, CDDP_E_CORRUPT, "load read %zu of the %zu bytes that save wrote", t.read, t.used);
@@ -152,7 +160,7 @@ static void fill_room(run *r, uint32_t rank, uint32_t step, uint32_t index)
     cddp_tensor buffer = cddp_tensor_of(cddp_device_cpu(), m->bytes, GUARD, t->dtype, &numel, 1);
     for (uint32_t i = 0; i < count; i++) {
         int64_t matrix[2] = {6, 5}, own, from = cd_trial_offset(t, m->parameters[i], &own);
-        bool is_matrix = m->parameters[i] == 0;
+        bool is_matrix = m->parameters[i] <= CD_TRIAL_TWIN;
         const int64_t *sizes = is_matrix ? matrix : &own;
         m->gradients[i] = cddp_tensor_of(buffer.device, m->bytes, GUARD + m->offsets[i], t->dtype, sizes, is_matrix ? 2 : 1);
         m->models[i] = cddp_tensor_of(buffer.device, r->model[rank], from, CDDP_F64, sizes, is_matrix ? 2 : 1);
@@ -237,9 +245,11 @@ static void count_promise(run *r, const void *self, const cddp_grad_bucket *buck
     *all = promised == CDDP_PROMISE_NOTHING || *all == CDDP_PROMISE_NOTHING ? CDDP_PROMISE_NOTHING : *all + promised;
 }
 
-static cddp_status one_step(run *r, cddp_rank *rank, cddp_group *group, void *self, uint32_t step, cddp_error *err)
+static cddp_status one_step(run *r, const place *at, void *self, uint32_t step, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
+    const cddp_rank *rank = at->rank;
+    cddp_tracer_set_step(at->tracer, step, 0);
     for (uint32_t b = 0; b < CD_TRIAL_BUCKETS; b++) fill_room(r, rank->rank, step, b);
     if (r->trial->rebuild_at != 0 && step == r->trial->rebuild_at && r->trial->hook->rebuilt != NULL)
         CD_TRY_OUT(r->trial->hook->rebuilt(self, CD_TRIAL_BUCKETS, err));
@@ -247,7 +257,7 @@ static cddp_status one_step(run *r, cddp_rank *rank, cddp_group *group, void *se
         room *m = room_of(r, rank->rank, step, b);
         if (rank->rank == 0) count_promise(r, self, &m->bucket);
         if (rank->rank == 0 && b == 0 && r->trial->hook->agreement != NULL) r->result->agreement[step] = r->trial->hook->agreement(self);
-        CD_TRY_OUT(r->trial->hook->run(self, &m->bucket, group, &m->future, err));
+        CD_TRY_OUT(r->trial->hook->run(self, &m->bucket, at->group, &m->future, err));
     }
     CD_TRY_OUT(advance_all(r, rank->rank, step, self, err));
     look_for_damage(r, rank->rank, step);
@@ -263,24 +273,26 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
     cddp_group_options options = {.size = sizeof options, .backend = &r->backend, .rank = rank, .works_max = 64,
                                   .spec = {.size = sizeof options.spec, .name = "trial", .group_rank = rank->rank,
                                            .group_size = rank->world_size, .members = members}};
-    cddp_group *group = NULL;
+    place at = {.rank = rank};
     void *self = NULL;
     cddp_status status = CDDP_OK;
-    CD_TRY(cddp_group_create(&options, &group, err));
+    CD_TRY(cddp_group_create(&options, &at.group, err));
     if (r->trial->through_reducer) {
-        status = cd_trial_ride(r->trial, r->result, group, err);
+        status = cd_trial_ride(r->trial, r->result, at.group, err);
         goto out;
     }
-    CD_TRY_OUT(make(r, rank, group, &self, err));
+    CD_TRY_OUT(cddp_tracer_create(rank, &r->statements.sink, CDDP_TRACE_ORDER, &at.tracer, err));
+    CD_TRY_OUT(make(r, &at, &self, err));
     r->result->created = true;
     for (uint32_t step = 0; step < r->trial->steps; step++) {
-        if (r->trial->swap_at != 0 && step == r->trial->swap_at) CD_TRY_OUT(swap_state(r, rank, group, &self, err));
-        CD_TRY_OUT(one_step(r, rank, group, self, step, err));
+        if (r->trial->swap_at != 0 && step == r->trial->swap_at) CD_TRY_OUT(swap_state(r, &at, &self, err));
+        CD_TRY_OUT(one_step(r, &at, self, step, err));
     }
-    if (rank->rank == 0) r->result->bytes = cddp_group_bytes(group);
+    if (rank->rank == 0) r->result->bytes = cddp_group_bytes(at.group);
 out:
     if (self != NULL) unmake(r, self);
-    cddp_group_destroy(group);
+    cddp_tracer_destroy(at.tracer);
+    cddp_group_destroy(at.group);
     return status;
 }
 
@@ -319,6 +331,7 @@ cddp_status cd_trial_run(const cd_trial *trial, cd_trial_result *result, cddp_er
     if (r == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a trial");
     r->trial = trial;
     r->result = result;
+    cd_statements_init(&r->statements, trial, result);
     for (uint32_t i = 0; i < CD_TRIAL_RANKS_MAX; i++)
         for (size_t e = 0; e < CD_TRIAL_NUMEL_MAX; e++) r->model[i][e] = 1.0;
     r->rooms = calloc((size_t)trial->ranks * trial->steps * CD_TRIAL_BUCKETS, sizeof *r->rooms);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One run of a comm hook over simulated ranks, by hand: what went in, what came out, what else was touched.
 **
-** The model of a trial has three parameters, a matrix, a vector and a scalar, in two buckets; from rebuild_at on they
-** lie in other buckets. Every buffer lies inside guarded memory of its own that is left alone after its step, so that a
+** The model of a trial has four parameters, two matrices of one shape, a vector and a scalar, in two buckets; from rebuild_at on
+** they lie in other buckets. Every buffer lies inside guarded memory of its own that is left alone after its step, so that a
 ** write at a wrong place, or too late, is seen.
 **
 ** With through_reducer the reducer drives the hook instead (hook_ride.c): for what changes when and with what a hook is called.
@@ -14,10 +14,13 @@
 #include "cddp/hook.h"
 
 #define CD_TRIAL_RANKS_MAX 8
-#define CD_TRIAL_STEPS_MAX 64
-#define CD_TRIAL_PARAMETERS 3
-#define CD_TRIAL_NUMEL_MAX 48
+#define CD_TRIAL_STEPS_MAX 96
+#define CD_TRIAL_NUMEL_MAX 72
 #define CD_TRIAL_BUCKETS 2
+#define CD_TRIAL_STATED_MAX 16
+
+/* In order of registration. The twin is there for whoever tells parameters by their shapes. */
+enum { CD_TRIAL_MATRIX, CD_TRIAL_TWIN, CD_TRIAL_VECTOR, CD_TRIAL_SCALAR, CD_TRIAL_PARAMETERS };
 
 typedef enum cd_trial_values {
     CD_TRIAL_DIFFERENT, /* every rank has its own */
@@ -38,6 +41,7 @@ typedef struct cd_trial {
     const char *options;
     uint32_t ranks, steps;
     uint32_t active_steps; /* later gradients are zero, so that what is owed can be sent */
+    uint32_t alone;        /* 0; else gradients are zero in every step but this one, counted from 1 */
     cddp_dtype dtype;
     cd_trial_values values;
     uint32_t swap_at;    /* save, destroy, create and load before this step; 0: never */
@@ -50,6 +54,12 @@ typedef struct cd_trial {
     bool accumulates;    /* accumulate_in_hook */
 } cd_trial;
 
+/* A law that the hook stated of itself (cddp_tracer_law). */
+typedef struct cd_stated_law {
+    char name[112];
+    uint64_t count; /* how often it could be judged */
+} cd_stated_law;
+
 typedef struct cd_trial_result {
     int64_t numel; /* of all parameters */
     bool refused;  /* CDDP_E_UNSUPPORTED from every rank: the hook does not take this */
@@ -60,6 +70,9 @@ typedef struct cd_trial_result {
     char shape[200];   /* a result that is no result: wrong count of elements, undefined */
     uint64_t bytes;    /* that rank 0 gave to collectives */
     uint32_t agreement[CD_TRIAL_STEPS_MAX]; /* how many consecutive ranks the hook said would get the same; 0: all */
+    cd_stated_law stated[CD_TRIAL_STATED_MAX]; /* (stated_count) */
+    uint32_t stated_count;
+    char breach[280];  /* the first of them that did not hold; "" when all did */
     uint64_t promised; /* that it would give at most; CDDP_PROMISE_NOTHING */
     double in[CD_TRIAL_RANKS_MAX][CD_TRIAL_STEPS_MAX][CD_TRIAL_NUMEL_MAX]; /* by parameter, then element */
     double out[CD_TRIAL_RANKS_MAX][CD_TRIAL_STEPS_MAX][CD_TRIAL_NUMEL_MAX];

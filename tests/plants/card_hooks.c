@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fourteen broken communication hooks, each of which breaks one law of the report card (cddp-verify hook-conformance).
+/* Eighteen broken communication hooks, each of which breaks one law of the report card (cddp-verify hook-conformance).
 **
 ** Written against the public ports alone, as a user would, and for f32 buckets on the host alone: every other bucket is
 ** refused. Where one needs lossiness to hide in, it sends half of what it has and owes the other half, which is then
@@ -19,17 +19,22 @@
 **     card_skips_zeros  sends no bucket that holds nothing but zeros  join, and unused
 **     card_all_buckets  takes every second call for the end of a backward          unused
 **     card_begins_anew  forgets at each backward what it has accumulated           no_sync
+**     card_stale        gives the last bucket of odd backwards what it gave before  arrives
+**     card_by_shape     adds what the twin of a parameter owes, too   arrives
+**     card_grows        owes one element half as much again           kept
+**     card_own_law      states a law that does not hold               stated
 */
 #include "tests/plants/card_hooks.h"
 
 #include "cddp/device.h"
+#include "cddp/trace.h"
 
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define SLOTS 8
-#define NUMEL_MAX 64
+#define NUMEL_MAX 72
 
 typedef struct card_state {
     float owed[SLOTS][NUMEL_MAX]; /* by parameter, or by bucket index */
@@ -37,6 +42,7 @@ typedef struct card_state {
     uint64_t counter;
     cddp_tensor last; /* the bucket before */
     bool has_last, accumulates;
+    cddp_tracer *tracer;
 } card_state;
 
 static cddp_status card_create(const cddp_hook_context *context, void **self, cddp_error *err)
@@ -46,6 +52,7 @@ static cddp_status card_create(const cddp_hook_context *context, void **self, cd
         return cddp_error_set(err, CDDP_E_NOMEM, "no memory for a planted hook");
     }
     s->accumulates = context->accumulates;
+    s->tracer = context->tracer;
     *self = s;
     return CDDP_OK;
 }
@@ -319,6 +326,103 @@ static cddp_status run_begins_anew(void *self, cddp_grad_bucket *bucket, cddp_gr
     return status == CDDP_OK ? divide_and_sum(bucket, cddp_group_size(group), group, future, err) : status;
 }
 
+/* Good in all backwards but the odd ones, whose last bucket is that of the backward before. */
+static cddp_status stale_back(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+{
+    card_state *s = self;
+    float *flat = NULL, fresh[NUMEL_MAX];
+    int64_t numel = 0;
+    const cddp_status status = take(bucket, &flat, &numel, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    memcpy(fresh, flat, (size_t)numel * sizeof *flat);
+    if (bucket->is_last && future->scratch[0] % 2 == 1) {
+        memcpy(flat, s->owed[SLOTS - 1], (size_t)numel * sizeof *flat);
+    }
+    if (bucket->is_last) {
+        memcpy(s->owed[SLOTS - 1], fresh, (size_t)numel * sizeof *flat);
+    }
+    future->result = bucket->buffer;
+    return CDDP_OK;
+}
+
+static cddp_status run_stale(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    card_state *s = self;
+    float *flat = NULL;
+    int64_t numel = 0;
+    const cddp_status status = take(bucket, &flat, &numel, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    future->scratch[0] = s->counter;
+    future->next = stale_back;
+    s->counter += bucket->is_last;
+    return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
+}
+
+/* What is owed is looked up by the number of elements: of two parameters of one size each finds both. */
+static cddp_status run_by_shape(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    card_state *s = self;
+    float *flat = NULL;
+    int64_t numel = 0;
+    const cddp_status status = take(bucket, &flat, &numel, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    for (uint32_t k = 0; k < bucket->parameter_count; k++) {
+        for (uint32_t other = 0; other < bucket->parameter_count; other++) {
+            const float *owed = s->owed[bucket->parameter_ids[other] % SLOTS];
+            for (int64_t i = 0; other != k && bucket->lengths[other] == bucket->lengths[k] && i < bucket->lengths[k]; i++) {
+                flat[bucket->offsets[k] + i] += owed[i];
+            }
+        }
+    }
+    halve_parameters(s, bucket, flat);
+    return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
+}
+
+static cddp_status run_grows(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    card_state *s = self;
+    float *flat = NULL;
+    int64_t numel = 0;
+    const cddp_status status = take(bucket, &flat, &numel, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    halve_parameters(s, bucket, flat);
+    for (uint32_t k = 0; k < bucket->parameter_count; k++) {
+        s->owed[bucket->parameter_ids[k] % SLOTS][0] *= bucket->lengths[k] > 1 ? 1.5f : 1.0f;
+    }
+    return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
+}
+
+/* Says that it keeps everything, and sends a thousandth less. */
+static cddp_status run_own_law(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    const card_state *s = self;
+    float *flat = NULL;
+    int64_t numel = 0;
+    const cddp_status status = take(bucket, &flat, &numel, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    double before = 0.0, after = 0.0;
+    for (int64_t i = 0; i < numel; i++) {
+        before += (double)flat[i];
+        flat[i] *= 0.999f;
+        after += (double)flat[i];
+    }
+    const cddp_law law = {.name = "gradient = sent", .bucket = bucket->index, .left = after, .right = before, .bound = 1e-6};
+    if (s->tracer != NULL) {
+        cddp_tracer_law(s->tracer, &law);
+    }
+    return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
+}
+
 /* ---- states ---- */
 
 static cddp_status card_save(void *self, const cddp_state_writer *writer, cddp_error *err)
@@ -360,10 +464,14 @@ CARD(by_rank, run_by_rank, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(skips_zeros, run_skips_zeros, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(all_buckets, run_all_buckets, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
 CARD(begins_anew, run_begins_anew, CDDP_HOOK_LOSSY, .begin_backward = begin_anew, .accumulate = accumulate);
+CARD(stale, run_stale, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
+CARD(by_shape, run_by_shape, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
+CARD(grows, run_grows, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
+CARD(own_law, run_own_law, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 
 const cddp_hook *const card_hooks[] = {&card_half_sum, &card_divisor, &card_no_op, &card_seed, &card_by_index, &card_forgets, &card_last,
                                        &card_wrong_place, &card_late, &card_by_rank, &card_lies, &card_skips_zeros, &card_all_buckets,
-                                       &card_begins_anew, NULL};
+                                       &card_begins_anew, &card_stale, &card_by_shape, &card_grows, &card_own_law, NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
 const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin), .abi = CDDP_PLUGIN_ABI, .name = "card_plants", .version = "1",

@@ -23,21 +23,21 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
     static const struct {
         const cddp_hook *hook, *inner;
         const char *options;
-        bool is_exact;
+        bool is_exact, owes, states; /* sends later what it kept back; states laws of its own */
     } cases[] = {
-        {&cd_hook_allreduce, NULL, NULL, true},
-        {&cd_hook_fp16_compress, NULL, NULL, false},
-        {&cd_hook_bf16_compress, NULL, NULL, false},
-        {&cd_hook_fp16_compress_wrapper, &cd_hook_allreduce, NULL, false},
-        {&cd_hook_powersgd, NULL, "start_powerSGD_iter=2,min_compression_rate=1", false},
-        {&cd_hook_fp16_compress_wrapper, &cd_hook_powersgd, "start_powerSGD_iter=2,min_compression_rate=1", false},
-        {&cd_hook_bf16_compress_wrapper, &cd_hook_topk, "k=2", false},
-        {&cd_hook_batched_powersgd, NULL, "start_powerSGD_iter=2", false},
-        {&cd_hook_topk, NULL, "k=2", false},
-        {&cd_hook_reproducible, NULL, NULL, false},
-        {&cd_hook_quantize_per_tensor, NULL, NULL, false},
-        {&cd_hook_quantize_per_channel, NULL, "bucket_size=16", false},
-        {&cd_hook_post_local_sgd, NULL, "start_localSGD_iter=2,subgroup_size=1", false},
+        {&cd_hook_allreduce, NULL, NULL, true, false, false},
+        {&cd_hook_fp16_compress, NULL, NULL, false, false, false},
+        {&cd_hook_bf16_compress, NULL, NULL, false, false, false},
+        {&cd_hook_fp16_compress_wrapper, &cd_hook_allreduce, NULL, false, false, true},
+        {&cd_hook_powersgd, NULL, "start_powerSGD_iter=2,min_compression_rate=1", false, true, true},
+        {&cd_hook_fp16_compress_wrapper, &cd_hook_powersgd, "start_powerSGD_iter=2,min_compression_rate=1", false, true, true},
+        {&cd_hook_bf16_compress_wrapper, &cd_hook_topk, "k=2", false, true, true},
+        {&cd_hook_batched_powersgd, NULL, "start_powerSGD_iter=2", false, true, true},
+        {&cd_hook_topk, NULL, "k=2", false, true, true},
+        {&cd_hook_reproducible, NULL, NULL, false, false, false},
+        {&cd_hook_quantize_per_tensor, NULL, NULL, false, false, true},
+        {&cd_hook_quantize_per_channel, NULL, "bucket_size=16", false, false, true},
+        {&cd_hook_post_local_sgd, NULL, "start_localSGD_iter=2,subgroup_size=1", false, false, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_hook_card card = judged(cases[i].hook, cases[i].inner, cases[i].options);
@@ -48,6 +48,11 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
         assert_int_equal(card.is_exact, cases[i].is_exact);
         assert_int_equal(card.refused, 0);
         assert_int_equal(card.goes_apart, cases[i].hook == &cd_hook_post_local_sgd);
+        cd_test_row("%s", cases[i].hook->name);
+        assert_int_equal(card.lines[CD_LAW_KEPT].case_count, cases[i].owes);
+        assert_int_equal(card.stated_count > 0, cases[i].states);
+        assert_int_equal(card.lines[CD_LAW_STATED].case_count > 40, cases[i].states);
+        assert_true(card.lines[CD_LAW_ARRIVES].case_count == 21); /* all backwards together, and of ten each in two buckets */
         assert_true(card.lines[CD_LAW_RUNS].case_count >= 40);
         assert_true(card.lines[CD_LAW_BYTES].case_count >= 41); /* every world and the long run */
         assert_true(card.lines[CD_LAW_JOIN].case_count == 8 && card.lines[CD_LAW_UNUSED].case_count == 16);
@@ -62,7 +67,7 @@ TEST(hook_battery, options_are_judged_where_they_apply)
     for (int law = 0; law < CD_LAW_COUNT; law++) {
         cd_test_row("%s: %s", cd_hook_law_name((cd_hook_law)law), card.lines[law].first);
         assert_int_equal(card.lines[law].failed_count, 0);
-        assert_true(card.lines[law].case_count > 0 || law == CD_LAW_ROUNDED);
+        assert_true(card.lines[law].case_count > 0 || law == CD_LAW_ROUNDED || law == CD_LAW_KEPT || law == CD_LAW_STATED);
     }
     assert_int_equal(card.skipped, 1u << 1 | 1u << 3 | 1u << 5);
     assert_non_null(strstr(card.skipped_because, "blocks of 2 ranks do not divide the 1 of group"));
@@ -100,6 +105,8 @@ TEST(hook_battery, each_planted_mistake_breaks_the_law_it_is_about)
         {CD_LAW_UNTOUCHED, "after its future"},       {CD_LAW_RUNS, "rank"},
         {CD_LAW_BYTES, "were promised"},              {CD_LAW_JOIN, "zeros on one rank only"},
         {CD_LAW_UNUSED, "with zeros in a whole backward"}, {CD_LAW_NO_SYNC, "with zeros in a whole backward"},
+        {CD_LAW_ARRIVES, "alone brought into bucket 1"}, {CD_LAW_ARRIVES, "as much came out"},
+        {CD_LAW_KEPT, "sends no more"},               {CD_LAW_STATED, "gradient = sent"},
     };
     for (size_t i = 0; card_hooks[i] != NULL; i++) {
         cd_hook_card card = judged(card_hooks[i], NULL, NULL);
