@@ -32,12 +32,31 @@ static const char help[] =
     "  l            the last ten events\n"
     "  q            leave\n";
 
+/* "group 'world'" of an id; the number where no event names it. */
+static void print_group(const stepper *s, int64_t group, char *text, size_t text_bytes)
+{
+    snprintf(text, text_bytes, "group %" PRId64, group);
+    for (size_t i = 0; i < s->events->count; i++) {
+        const cddp_event event = cd_memory_sink_get(s->events, i);
+        if (event.kind != CDDP_EV_group || event.as.group.group != group || event.text == NULL) continue;
+        snprintf(text, text_bytes, "group '%s'", event.text);
+        return;
+    }
+}
+
 static void show(const stepper *s, size_t index)
 {
     cddp_event event = cd_memory_sink_get(s->events, index);
+    const cddp_event_info *info = cddp_event_describe(event.kind);
     char text[768];
     cd_event_print(&event, text, sizeof text);
-    printf("%6zu  %s\n", index + 1, text);
+    printf("%6zu  %s", index + 1, text);
+    for (uint32_t f = 0; f < info->field_count && event.kind != CDDP_EV_group; f++) {
+        if (strcmp(info->fields[f].name, "group") != 0 || event.as.field[f] < 0) continue;
+        print_group(s, event.as.field[f], text, sizeof text);
+        if (event.text == NULL || strstr(event.text, text) == NULL) printf(", of %s", text);
+    }
+    printf("\n");
 }
 
 static bool shown(const stepper *s, size_t index)
@@ -120,6 +139,7 @@ static void tell_operation(const stepper *s, open_waits *waits, bool *marked, ui
 {
     const int64_t group = waits->items[0].as.collective_wait.group, sequence = waits->items[0].as.collective_wait.sequence;
     size_t left = 0, together = 0;
+    char name[160];
     for (size_t i = 0; i < waits->count; i++) {
         const bool is_this = is_of(&waits->items[i], group, sequence);
         if (is_this) marked[waits->items[i].rank] = true;
@@ -129,7 +149,8 @@ static void tell_operation(const stepper *s, open_waits *waits, bool *marked, ui
     waits->count = left;
     printf("        rank%s", together > 1 ? "s" : "");
     put_ranks(marked, ranks);
-    printf(" wait%s for operation #%" PRId64 " of group %" PRId64 "; posted so far by rank", together > 1 ? "" : "s", sequence, group);
+    print_group(s, group, name, sizeof name);
+    printf(" wait%s for operation #%" PRId64 " of %s; posted so far by rank", together > 1 ? "" : "s", sequence, name);
     for (size_t i = 0; i < s->at; i++) {
         const cddp_event *e = &s->events->events[i];
         if (e->kind == CDDP_EV_collective_post && e->as.collective_post.group == group && e->as.collective_post.sequence == sequence)

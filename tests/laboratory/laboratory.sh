@@ -57,8 +57,7 @@ claim="the stepper tells an operation once, with all who wait for it; its number
 expect 0 "$verify" run "$scenarios/order/collective_of_another_size_in_between.toml" --trace hang.db -q
 printf 'n 100000\nw\ngoto 20\n' > script
 expect 0 "$verify" replay hang.db --step < script
-says "ranks 0 2 wait for operation #2 of group "
-says "; posted so far by rank 0-2"
+says "ranks 0 2 wait for operation #2 of group 'world'; posted so far by rank 0-2"
 line=$(sed -n 's/^    20  //p' out | tail -n 1)
 expect 0 "$verify" replay hang.db --until 20
 [ "$(tr -s ' \n' ' ' < out | grep -cF "$(printf '%s' "$line" | cut -c1-60)")" -eq 1 ] || fail "event 20 is another one"
