@@ -189,6 +189,7 @@ cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reducti
     if (reduction->divisor == 0)
         return cd_fail(err, CDDP_E_ARG, "the oracle was given divisor 0 at step %u", reduction->step);
     if (reduction->rank_count != 0) o->is_free_running = false; /* one process has one model */
+    if (o->is_left_out) return CDDP_OK;
     cd_start start = cd_oracle_get_start(o);
     cd_oracle_reduction whole = *reduction; /* over all ranks */
     if (whole.last_step > whole.micro_step) whole.micro_step = whole.last_step;

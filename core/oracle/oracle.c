@@ -169,6 +169,7 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
     cd_oracle *o = oracle;
     o->step = step;
     o->digest = 0;
+    o->is_left_out = false;
     for (size_t i = 0; i < o->options.parameter_count; i++) {
         CD_TRY(copy_tensor(&o->values[i], &parameters[i], err));
         CD_TRY(copy_gradient(&o->kept[i], &gradients[i], err));

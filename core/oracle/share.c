@@ -99,6 +99,28 @@ const cd_window *cd_share_latest(const cd_oracle_share *share, uint32_t step)
     return share->shelves[shelf_index(share, step)].latest;
 }
 
+static bool is_known_wrong(const cd_shelf *shelf, uint64_t digest)
+{
+    bool is_known = false;
+    for (uint32_t i = 0; i < shelf->wrong_count; i++) is_known = is_known || shelf->wrong[i] == digest;
+    return is_known;
+}
+
+bool cd_share_judges_statistics(const cd_oracle_share *share, uint32_t step, uint64_t digest)
+{
+    const cd_shelf *shelf = &share->shelves[shelf_index(share, step)];
+    return shelf->wrong_step != step || shelf->wrong_count < CD_FAILED_REFERENCES_MAX || is_known_wrong(shelf, digest);
+}
+
+void cd_share_note_wrong_statistics(cd_oracle_share *share, uint32_t step, uint64_t digest)
+{
+    cd_shelf *shelf = &share->shelves[shelf_index(share, step)];
+    if (shelf->wrong_step != step) shelf->wrong_count = 0;
+    shelf->wrong_step = step;
+    if (shelf->wrong_count < CD_FAILED_REFERENCES_MAX && !is_known_wrong(shelf, digest))
+        shelf->wrong[shelf->wrong_count++] = digest;
+}
+
 void cd_share_note_failed(cd_oracle_share *share, cd_window *window)
 {
     if (!window->has_failed) share->shelves[shelf_index(share, window->step)].failed++;

@@ -21,6 +21,8 @@ typedef struct cd_shelf {
     cd_window *latest; /* the last one that was asked for, or NULL */
     bool rounds;       /* see cd_window */
     uint32_t step, micro_first, micro_step, failed; /* windows of this reduction that have failed */
+    uint64_t wrong[CD_FAILED_REFERENCES_MAX];       /* (wrong_count) starts whose statistics were found wrong in wrong_step */
+    uint32_t wrong_count, wrong_step;
 } cd_shelf;
 
 struct cd_oracle_share {
@@ -37,6 +39,9 @@ cddp_status cd_share_find(cd_oracle_share *share, const cd_start *start, const c
                           cd_window **window, cddp_error *err);
 /* The window that was asked for last in this step, or NULL. */
 const cd_window *cd_share_latest(const cd_oracle_share *share, uint32_t step);
+/* Whether statistics of a step are judged from this start: no when those from enough others were found wrong. */
+bool cd_share_judges_statistics(const cd_oracle_share *share, uint32_t step, uint64_t digest);
+void cd_share_note_wrong_statistics(cd_oracle_share *share, uint32_t step, uint64_t digest);
 void cd_share_note_failed(cd_oracle_share *share, cd_window *window);
 /* Gathers a window's locals; leaves it without where they would be too many. */
 cddp_status cd_share_gather(cd_oracle_share *share, cd_window *window, const cd_start *start,

@@ -22,6 +22,7 @@ struct cd_oracle {
     cd_numbers numbers, other, before;
     double *squares; /* (world_size) of a norm */
     bool is_free_running, is_free_loaded, has_free_parted;
+    bool is_left_out; /* of this step: the engine is not asked what this rank exchanges, and so not what it computes */
     uint32_t step;
     uint64_t digest;
     cddp_grad *free_gradients; /* (parameter_count) */

@@ -8,6 +8,7 @@
 #include "core/oracle/state.h"
 
 #include "core/base/error.h"
+#include "core/trace/tracer.h"
 
 #include <math.h>
 
@@ -110,14 +111,22 @@ cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moment
     const cd_oracle_part part = {o->options.rank, used->step, used->micro_step, CD_ORACLE_ALL, false};
     moments m = {.world = o->options.world_size, .channels = used->channels};
     cd_comparison c = {.numel = 2 * used->channels, .element = -1};
-    if (e->statistics == NULL) return CDDP_OK;
+    if (e->statistics == NULL || o->is_left_out) return CDDP_OK;
+    if (!cd_share_judges_statistics(o->share, used->step, start.digest)) {
+        o->is_left_out = true;
+        CD_EMIT(o->options.tracer, uncompared, NULL, .references = CD_FAILED_REFERENCES_MAX, .statistics = 1);
+        return CDDP_OK;
+    }
     CD_TRY(e->load(e->self, start.values, start.buffers, err));
     CD_TRY(e->statistics(e->self, &part, used->exchange, 2 * used->channels + 1, &m.rows, err));
     for (size_t k = 0; k < m.channels; k++)
         judge_number(&c, k, whole_batch(&m, k).mean, used->mean[k], whole_batch(&m, k).mean_bound);
     for (size_t k = 0; k < m.channels; k++)
         judge_number(&c, m.channels + k, whole_batch(&m, k).spread, used->spread[k], whole_batch(&m, k).spread_bound);
-    if (c.bad > 0) explain(o, &m, &c);
+    if (c.bad > 0) {
+        explain(o, &m, &c);
+        cd_share_note_wrong_statistics(o->share, used->step, start.digest);
+    }
     o->summary.compared++;
     o->summary.differing += c.bad > 0;
     o->summary.bounded++;

@@ -8,6 +8,8 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/trace/tracer.h"
 
 #include <string.h>
 
@@ -103,7 +105,7 @@ static cddp_status reference_load(void *self, const cddp_tensor *parameters, con
     cd_reference *r = self;
     cd_module *module = r->replica->model->module;
     CD_TRY(cd_low_precision_end(&r->low, err));
-    r->version++;
+    r->has_digest = false;
     for (size_t i = 0; i < module->parameter_count; i++) {
         CD_TRY(module->device->copy(&module->parameters[i].tensor, &parameters[i], NULL, err));
         cddp_grad_drop(&module->parameters[i].grad);
@@ -168,6 +170,65 @@ static cddp_status find_samples(cd_reference *r, uint32_t rank, const cd_micro *
 
 /* ---- synchronised batch norm: what the ranks of a micro-step exchange, see statistics.h ---- */
 
+static cddp_status reference_allgather(void *context, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err)
+{
+    const cd_reference *r = context;
+    CD_TRY(cd_statistics_allgather(r->listening, mine, all, err));
+    return CDDP_OK;
+}
+
+static cddp_status reference_allreduce(void *context, const cddp_tensor *sums, cddp_error *err)
+{
+    const cd_reference *r = context;
+    CD_TRY(cd_statistics_allreduce(r->listening, sums, err));
+    return CDDP_OK;
+}
+
+static const cddp_tensor *reference_forward_parameter(void *context, uint32_t parameter)
+{
+    const cd_reference *r = context;
+    return cd_low_precision_get(&r->low, parameter);
+}
+
+/* On exact devices: the same symbol that the rank itself gives to this gradient. */
+static cddp_status reference_fresh(void *context, uint32_t parameter, const cddp_tensor *dst, cddp_error *err)
+{
+    const cd_reference *r = context;
+    CD_TRY(cd_replica_write_atoms(r->running, parameter, dst, err));
+    return CDDP_OK;
+}
+
+/* What becomes of a gradient concerns no statistics: only the replica itself hears of them. */
+static cd_graph_callbacks callbacks_of(cd_reference *r)
+{
+    return (cd_graph_callbacks){.context = r,
+                                .fresh = reference_fresh,
+                                .forward_parameter = reference_forward_parameter,
+                                .rank_count = (uint32_t)r->plan->world.size,
+                                .allgather = reference_allgather,
+                                .allreduce = reference_allreduce};
+}
+
+static bool exchanges_statistics(const cd_reference *r)
+{
+    return r->replica->model->exchanges_statistics && r->plan->world.size > 1;
+}
+
+/* Made by the first reference that has to find statistics: the others of a thread are told. */
+static cddp_status make_scout(cd_reference *r, cddp_error *err)
+{
+    const cd_module *module = r->replica->model->module;
+    const cd_replica_options options = {
+        .plan = r->plan, .rank = r->replica->rank, .device = module->device, .allocator = r->allocator, .whole_optimizers = true};
+    if (r->scout != NULL) {
+        return CDDP_OK;
+    }
+    CD_TRY(cd_replica_create(&options, &r->scout, err));
+    const cd_graph_callbacks callbacks = callbacks_of(r);
+    cd_graph_set_callbacks(r->scout->graph, &callbacks);
+    return CDDP_OK;
+}
+
 static cddp_status scout_run(cd_reference *r, const cd_oracle_part *part, cddp_error *err)
 {
     cd_micro micro;
@@ -187,6 +248,7 @@ static cddp_status scout_run(cd_reference *r, const cd_oracle_part *part, cddp_e
 
 static cddp_status scout_all(cd_reference *r, const cd_oracle_part *part, cddp_error *err)
 {
+    CD_TRY(make_scout(r, err));
     const cd_module *from = r->replica->model->module, *to = r->scout->model->module;
     cd_statistics *s = r->listening;
     size_t rounds = 0;
@@ -208,36 +270,39 @@ static cddp_status scout_all(cd_reference *r, const cd_oracle_part *part, cddp_e
     return CDDP_OK;
 }
 
+static cddp_status find_key(cd_reference *r, const cd_oracle_part *part, cddp_error *err)
+{
+    const cd_module *module = r->replica->model->module;
+    if (!r->has_digest) {
+        r->key.digest = 0;
+        for (size_t i = 0; i < module->parameter_count; i++) {
+            uint64_t digest = 0;
+            CD_TRY(module->device->digest(&module->parameters[i].tensor, &digest, err));
+            r->key.digest = cd_hash_mix(r->key.digest, digest);
+        }
+        r->has_digest = true;
+    }
+    r->key.loss_scale = (uint64_t)cd_f64_bits(*r->loss_scale);
+    r->key.step = part->step;
+    r->key.micro_step = part->micro_step;
+    r->key.objective = part->objective;
+    return CDDP_OK;
+}
+
 static cddp_status find_statistics(cd_reference *r, const cd_oracle_part *part, cddp_error *err)
 {
-    if (r->scout == NULL) {
+    cd_said *said;
+    if (!exchanges_statistics(r)) {
         return CDDP_OK;
     }
-    cd_said *said = &r->said[part->micro_step];
-    const bool is_known = said->version == r->version && said->step == part->step && said->objective == part->objective;
+    CD_TRY(find_key(r, part, err));
+    CD_TRY(cd_statistics_share_find(r->share, &r->key, &said, err));
     r->listening = &said->statistics;
-    if (!is_known) {
-        said->version = 0;
+    if (!said->is_settled) {
         CD_TRY(scout_all(r, part, err));
-        said->version = r->version;
-        said->step = part->step;
-        said->objective = part->objective;
+        said->is_settled = true;
     }
     cd_statistics_begin(r->listening, part->rank);
-    return CDDP_OK;
-}
-
-static cddp_status reference_allgather(void *context, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err)
-{
-    const cd_reference *r = context;
-    CD_TRY(cd_statistics_allgather(r->listening, mine, all, err));
-    return CDDP_OK;
-}
-
-static cddp_status reference_allreduce(void *context, const cddp_tensor *sums, cddp_error *err)
-{
-    const cd_reference *r = context;
-    CD_TRY(cd_statistics_allreduce(r->listening, sums, err));
     return CDDP_OK;
 }
 
@@ -272,20 +337,6 @@ static cddp_status reference_ready(void *context, uint32_t parameter, cddp_grad 
         return cd_fail(err, CDDP_E_ABORTED, "the plan leaves this backward after %u gradients", r->gradient_count);
     }
     return CDDP_OK;
-}
-
-/* On exact devices: the same symbol that the rank itself gives to this gradient. */
-static cddp_status reference_fresh(void *context, uint32_t parameter, const cddp_tensor *dst, cddp_error *err)
-{
-    const cd_reference *r = context;
-    CD_TRY(cd_replica_write_atoms(r->running, parameter, dst, err));
-    return CDDP_OK;
-}
-
-static const cddp_tensor *reference_forward_parameter(void *context, uint32_t parameter)
-{
-    const cd_reference *r = context;
-    return cd_low_precision_get(&r->low, parameter);
 }
 
 static const cddp_tensor *reference_parameters(void *self) { return ((cd_reference *)self)->parameters; }
@@ -327,6 +378,7 @@ static cddp_status reference_update(void *self, const cd_oracle_update *before, 
     if (r->is_free_running) {
         CD_TRY(cd_replica_regrid(replica, err)); /* it goes on from here by itself */
     }
+    r->has_digest = false;
     reference_drop_gradients(r);
     cd_replica_get_slots(replica, r->slots, r->slot_parameters);
     *state = (cd_oracle_slots){r->slots, r->slot_parameters, r->slot_count};
@@ -398,30 +450,14 @@ static cddp_status reference_allocate(cd_reference *r, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status make_scout(cd_reference *r, const cd_replica_options *options, const cd_graph_callbacks *callbacks,
-                              cddp_error *err)
+/* The part of the key that stays. */
+static void set_key(cd_reference *r)
 {
-    if (!r->replica->model->exchanges_statistics || r->plan->world.size == 1) {
-        return CDDP_OK;
+    const uint32_t own = r->settings_of[r->replica->rank];
+    r->key = (cd_statistics_key){.device = r->replica->model->module->device};
+    while (r->settings_of[r->key.settings_rank] != own) {
+        r->key.settings_rank++;
     }
-    r->said_count = r->replica->settings.train.micro_steps;
-    for (uint32_t rank = 0; rank < r->plan->world.size; rank++) {
-        const size_t micro_steps = r->settings[r->settings_of[rank]].train.micro_steps;
-        r->said_count = micro_steps > r->said_count ? micro_steps : r->said_count;
-    }
-    r->said = cd_allocate_array(r->allocator, r->said_count, sizeof *r->said);
-    if (r->said == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the statistics of %zu micro-steps", r->said_count);
-    }
-    for (size_t i = 0; i < r->said_count; i++) {
-        cd_statistics_init(&r->said[i].statistics, (uint32_t)r->plan->world.size, r->allocator);
-    }
-    CD_TRY(cd_replica_create(options, &r->scout, err));
-    r->engine.statistics = reference_statistics;
-    cd_graph_callbacks listening = *callbacks;
-    listening.ready = NULL; /* what becomes of a gradient concerns no statistics */
-    cd_graph_set_callbacks(r->scout->graph, &listening);
-    return CDDP_OK;
 }
 
 cddp_status cd_reference_create(const cd_reference_options *options, cd_reference **reference, cddp_error *err)
@@ -436,6 +472,8 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
     r->state = options->state;
     r->is_free_running = options->is_free_running;
     r->loss_scale = options->loss_scale;
+    cd_statistics_share_init(&r->own, (uint32_t)options->plan->world.size, options->allocator);
+    r->share = options->share != NULL ? options->share : &r->own;
     r->engine = (cd_oracle_engine){.self = r, .load = reference_load, .set_gradient = reference_set_gradient,
                                    .drop_gradients = reference_drop_gradients, .run = reference_run,
                                    .sample_count = reference_sample_count, .parameters = reference_parameters,
@@ -447,15 +485,13 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
     CD_TRY_OUT(cd_replica_create(&replica, &r->replica, err));
     CD_TRY_OUT(reference_allocate(r, err));
     CD_TRY_OUT(cd_low_precision_init(&r->low, &r->replica->settings, r->replica->model->module, r->allocator, err));
-    const cd_graph_callbacks callbacks = {.context = r,
-                                          .ready = reference_ready,
-                                          .fresh = reference_fresh,
-                                          .forward_parameter = reference_forward_parameter,
-                                          .rank_count = (uint32_t)options->plan->world.size,
-                                          .allgather = reference_allgather,
-                                          .allreduce = reference_allreduce};
+    cd_graph_callbacks callbacks = callbacks_of(r);
+    callbacks.ready = reference_ready;
     cd_graph_set_callbacks(r->replica->graph, &callbacks);
-    CD_TRY_OUT(make_scout(r, &replica, &callbacks, err));
+    if (exchanges_statistics(r)) {
+        set_key(r);
+        r->engine.statistics = reference_statistics;
+    }
     *reference = r;
     r = NULL;
 out:
@@ -483,10 +519,7 @@ void cd_reference_destroy(cd_reference *r)
     cd_release(r->allocator, r->buffers, (buffer_count + 1) * sizeof *r->buffers);
     cd_release(r->allocator, r->slots, (r->slot_count + 1) * sizeof *r->slots);
     cd_release(r->allocator, r->slot_parameters, (r->slot_count + 1) * sizeof *r->slot_parameters);
-    for (size_t i = 0; i < r->said_count && r->said != NULL; i++) {
-        cd_statistics_fini(&r->said[i].statistics);
-    }
-    cd_release(r->allocator, r->said, r->said_count * sizeof *r->said);
+    cd_statistics_share_fini(&r->own);
     cd_low_precision_fini(&r->low);
     cd_replica_destroy(r->scout);
     cd_replica_destroy(r->replica);

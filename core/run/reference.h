@@ -8,15 +8,7 @@
 #include "core/run/blob.h"
 #include "core/run/low_precision.h"
 #include "core/run/replica.h"
-#include "core/run/statistics.h"
-
-/* What was exchanged in one micro-step, from the values that were loaded last. */
-typedef struct cd_said {
-    cd_statistics statistics;
-    uint64_t version; /* of the values; 0: never found */
-    uint32_t step;
-    bool objective;
-} cd_said;
+#include "core/run/statistics_share.h"
 
 typedef struct cd_reference {
     cd_oracle_engine engine;
@@ -42,10 +34,11 @@ typedef struct cd_reference {
     uint32_t gradient_count;      /* of the running backward */
     /* Synchronised batch norm; else NULL and 0. */
     cd_replica *scout;            /* runs every rank to find what they exchange */
-    cd_said *said;                /* (said_count) by micro-step */
-    size_t said_count;
+    cd_statistics_share *share;   /* the run's, or own */
+    cd_statistics_share own;
+    cd_statistics_key key;        /* of what is asked for; its digest is of the loaded values once has_digest */
+    bool has_digest;
     cd_statistics *listening;     /* whose exchanges the running pass takes part in */
-    uint64_t version;             /* of the loaded values */
 } cd_reference;
 
 typedef struct cd_reference_options {
@@ -56,6 +49,7 @@ typedef struct cd_reference_options {
     const cd_blob *state;      /* the rank's optimizers before a step; NULL: the reference keeps its own, as it must where no rank has all */
     bool is_free_running;      /* parameters too are its own: they go on from its last update */
     const double *loss_scale;
+    cd_statistics_share *share; /* ranks of one thread share the statistics that they exchange; NULL: each for itself */
 } cd_reference_options;
 
 cddp_status cd_reference_create(const cd_reference_options *options, cd_reference **reference, cddp_error *err) CDDP_MUST_CHECK;

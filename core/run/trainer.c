@@ -446,7 +446,8 @@ static cddp_status make_oracle(cd_trainer *t, cddp_error *err)
     const cd_reference_options restarted = {.plan = t->plan, .rank = t->rank->rank,
                                             .device = device_of(t), .allocator = t->allocator,
                                             .state = cd_replica_is_sharded(t->replica) ? NULL : &t->optimizer_state,
-                                            .loss_scale = &t->loss_scale};
+                                            .loss_scale = &t->loss_scale,
+                                            .share = t->options.statistics};
     cd_reference_options running = restarted;
     running.state = NULL;
     running.is_free_running = true;

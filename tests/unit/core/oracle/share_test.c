@@ -140,6 +140,38 @@ TEST(share, ranks_that_scale_their_losses_differently_share_none)
     assert_int_equal(ask_scaled(64, 2, 2, false, 1).references, 2);
 }
 
+/* Each rank in turn judges the statistics of a step twice, from one of so many starts. */
+static uint32_t count_judged(cd_oracle_share *share, uint32_t step, uint32_t starts, bool fails)
+{
+    uint32_t judged = 0;
+    for (uint32_t rank = 0; rank < 64; rank++) {
+        for (uint32_t exchange = 0; exchange < 2; exchange++) {
+            const uint64_t digest = rank % starts + 1;
+            const bool judges = cd_share_judges_statistics(share, step, digest);
+            judged += judges;
+            if (judges && fails) cd_share_note_wrong_statistics(share, step, digest);
+        }
+    }
+    return judged;
+}
+
+TEST(share, statistics_are_judged_until_those_of_enough_starts_were_wrong)
+{
+    cd_oracle_share share;
+    cd_share_init(&share, cddp_allocator_default(), false);
+    for (uint32_t step = 0; step < 6; step++) {
+        cd_test_row("step %u", step);
+        assert_int_equal(count_judged(&share, step, 64, false), 128);
+        assert_int_equal(count_judged(&share, step, CD_FAILED_REFERENCES_MAX, true), 128);
+    }
+    for (uint32_t step = 6; step < 9; step++) {
+        cd_test_row("step %u", step);
+        assert_int_equal(count_judged(&share, step, 64, true), 2 * CD_FAILED_REFERENCES_MAX);
+    }
+    cd_share_fini(&share);
+}
+
 TEST_MAIN(ROW(share, ranks_that_start_alike_have_one_reference), ROW(share, work_grows_like_the_world_when_every_rank_is_wrong),
           ROW(share, nobody_is_left_out_before_enough_were_found_wrong),
-          ROW(share, ranks_that_scale_their_losses_differently_share_none))
+          ROW(share, ranks_that_scale_their_losses_differently_share_none),
+          ROW(share, statistics_are_judged_until_those_of_enough_starts_were_wrong))
