@@ -7,7 +7,7 @@
 ** Exercised     a gradient was compared with the single-process one (link 1) or an update with the reference (link 4).
 ** Blame         the ranks whose comparison failed.
 ** Limits        needs the oracle. Of ranks that each start a step from other values, the oracle makes a reference of the
-**               first ones only (uncompared); the finding says how many were left.
+**               first ones only (uncompared); a finding that rests on one says how many were left.
 */
 #include "core/check/tally.h"
 

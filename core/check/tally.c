@@ -38,7 +38,7 @@ void cd_tally_init(cd_tally *tally, const cddp_allocator *allocator)
     cd_table_init(&tally->entries, allocator, sizeof(cd_tally_entry));
     cd_table_init(&tally->ranks, allocator, sizeof(int64_t));
     cd_ranks_init(&tally->judged, allocator, sizeof(int64_t));
-    cd_ranks_init(&tally->apart, allocator, sizeof(int64_t));
+    cd_ranks_init(&tally->apart, allocator, sizeof(cd_tally_apart));
 }
 
 void cd_tally_fini(cd_tally *tally)
@@ -95,8 +95,10 @@ void cd_tally_push(cd_tally *tally, const cddp_event *event)
 
 void cd_tally_push_uncompared(cd_tally *tally, const cddp_event *event)
 {
-    int64_t *apart = cd_ranks_add(&tally->apart, event->rank);
-    if (apart != NULL) (*apart)++;
+    cd_tally_apart *apart = cd_ranks_add(&tally->apart, event->rank);
+    if (apart == NULL) return;
+    apart->reduced++;
+    apart->own += event->as.uncompared.statistics != 0;
 }
 
 static uint32_t count_ranks(const cd_ranks *ranks)
@@ -109,14 +111,31 @@ static uint32_t count_ranks(const cd_ranks *ranks)
     return count;
 }
 
+/* How often a rank was left out of comparisons of this kind. An update is compared with what the optimizers make of the rank's own
+** gradients: nobody is left out of that. */
+static uint64_t count_left_out(const cd_tally_apart *apart, int64_t link)
+{
+    switch (link) {
+    case CD_LINK_MATHEMATICS:
+    case CD_LINK_REDUCTION:
+    case CD_LINK_PRESENCE:
+    case CD_LINK_FREE: return apart->reduced;
+    case CD_LINK_STATISTICS:
+    case CD_LINK_PRECISION:
+    case CD_LINK_BUFFER: return apart->own;
+    default: return 0;
+    }
+}
+
 /* Ranks that nobody asked about this error, or not in the steps in which they would have had it. */
 static uint32_t count_apart(const cd_tally *tally, const cd_tally_entry *entry)
 {
+    const cddp_event_compare *c = &entry->witness.as.compare;
     uint32_t count = 0;
     for (size_t rank = 0; rank < tally->apart.count; rank++) {
-        const int64_t *events = cd_ranks_find(&tally->apart, (uint32_t)rank);
-        const int64_t layer = layer_of(&entry->witness.as.compare);
-        count += *events > 0 && cd_table_find(&tally->ranks, CD_KEY(entry->witness.as.compare.shape, (int64_t)rank, layer)) == NULL;
+        const cd_tally_apart *apart = cd_ranks_find(&tally->apart, (uint32_t)rank);
+        count += count_left_out(apart, c->link) > 0 &&
+                 cd_table_find(&tally->ranks, CD_KEY(c->shape, (int64_t)rank, layer_of(c))) == NULL;
     }
     return count;
 }
@@ -127,8 +146,8 @@ static void advise(const cd_tally *tally, const cd_tally_entry *entry, cddp_find
     const uint32_t apart = count_apart(tally, entry);
     char others[128] = "";
     if (apart > 0)
-        CD_SAY(others, "%s%u more ranks, each of which starts from values of its own, were not compared",
-               entry->count > 1 ? "; " : "", apart);
+        CD_SAY(others, "%s%u more %s of its own, %s not compared", entry->count > 1 ? "; " : "", apart,
+               apart > 1 ? "ranks, each of which starts from values" : "rank, which starts from values", apart > 1 ? "were" : "was");
     if (entry->count > 1)
         CD_SAY(f->advice, "the same error in %llu more comparisons, up to step %u%s",
                (unsigned long long)entry->count - 1, entry->last_step, others);

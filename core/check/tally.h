@@ -16,11 +16,16 @@ typedef struct cd_tally_entry {
     uint32_t rank_count, last_step;
 } cd_tally_entry;
 
+/* How often a rank was compared with nothing: its reduced gradients, or what its own forwards and backwards left, too. */
+typedef struct cd_tally_apart {
+    uint64_t reduced, own;
+} cd_tally_apart;
+
 typedef struct cd_tally {
     cd_table entries; /* (shape, layer of statistics + 1) → cd_tally_entry */
     cd_table ranks;   /* (shape, rank, layer) → 1 */
     cd_ranks judged;  /* rank → comparisons that this check reads */
-    cd_ranks apart;   /* rank → its gradients were compared with nothing */
+    cd_ranks apart;   /* rank → cd_tally_apart */
     uint64_t compared;
 } cd_tally;
 
@@ -28,7 +33,7 @@ void cd_tally_init(cd_tally *tally, const cddp_allocator *allocator);
 void cd_tally_fini(cd_tally *tally);
 /* Takes a compare event; counts it, and keeps it when it failed. */
 void cd_tally_push(cd_tally *tally, const cddp_event *event);
-/* Takes an uncompared event: the findings then say how many ranks they do not speak of. */
+/* Takes an uncompared event: findings that need a reference then say how many ranks they do not speak of. */
 void cd_tally_push_uncompared(cd_tally *tally, const cddp_event *event);
 /* The i-th entry as a finding, wording included; false past the end. */
 bool cd_tally_get(const cd_tally *tally, cd_scribe *scribe, size_t index, cddp_finding *finding);

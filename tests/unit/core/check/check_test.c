@@ -300,6 +300,39 @@ TEST(judge, says_of_how_many_ranks_a_finding_does_not_speak)
     cd_judge_destroy(judge);
 }
 
+/* What a comparison needs decides who is left out of it. */
+TEST(judge, speaks_of_ranks_left_out_only_where_a_reference_was)
+{
+    static const struct {
+        const char *name;
+        int64_t link;
+        bool statistics, is_said; /* its statistics were left out, too */
+    } rows[] = {
+        {"a mean", CD_LINK_MATHEMATICS, false, true},       {"an update", CD_LINK_UPDATE, false, false},
+        {"an update", CD_LINK_UPDATE, true, false},         {"optimizer state", CD_LINK_OPTIMIZER, true, false},
+        {"a local gradient", CD_LINK_PRECISION, false, false}, {"a local gradient", CD_LINK_PRECISION, true, true},
+        {"a buffer", CD_LINK_BUFFER, false, false},         {"statistics", CD_LINK_STATISTICS, true, true},
+    };
+    (void)state;
+    cddp_error err = CDDP_ERROR_INIT;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        cd_test_row("%s, link %lld%s", rows[i].name, (long long)rows[i].link, rows[i].statistics ? " with statistics" : "");
+        cd_judge *judge = NULL;
+        assert_ok(cd_judge_create(&(cd_judge_options){0}, &judge, &err), &err);
+        const cddp_trace_sink *sink = cd_judge_get_sink(judge);
+        const cddp_event wrong = {.time_ns = 1, .sequence = 1, .kind = CDDP_EV_compare,
+                                  .as.compare = {.link = rows[i].link, .element = 0, .bad = 1, .shape = CD_SHAPE_OTHER}};
+        const cddp_event left = {.time_ns = 1, .sequence = 1, .rank = 1, .kind = CDDP_EV_uncompared,
+                                 .as.uncompared = {.references = 3, .statistics = rows[i].statistics}};
+        sink->event(sink->self, &wrong);
+        sink->event(sink->self, &left);
+        assert_ok(cd_judge_end(judge, &err), &err);
+        assert_string_equal(cd_judge_get_finding(judge, 0)->advice,
+                            rows[i].is_said ? "1 more rank, which starts from values of its own, was not compared" : "");
+        cd_judge_destroy(judge);
+    }
+}
+
 static cddp_status judge_fixture(const cddp_allocator *allocator, void *argument, cddp_error *err)
 {
     cd_judge *judge = NULL;
@@ -468,6 +501,7 @@ TEST_MAIN(ROW(table, keeps_every_value_through_growth_and_walks_in_order_of_inse
           ROW(judge, refuses_a_check_without_its_functions),
           ROW(judge, keeps_the_earliest_findings_of_many_and_counts_all), ROW(judge, handles_a_thousand_ranks),
           ROW(judge, says_of_how_many_ranks_a_finding_does_not_speak),
+          ROW(judge, speaks_of_ranks_left_out_only_where_a_reference_was),
           ROW(judge, survives_every_failing_allocation_and_never_calls_it_silence),
           ROW(judge, survives_every_failing_allocation_of_the_first_operation), ROW(judge, survives_garbage),
           ROW(judge, names_the_operation_that_nobody_waited_for),
