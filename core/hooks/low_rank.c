@@ -87,6 +87,8 @@ static cddp_status check_settings(cd_low_rank *s, const cddp_hook_context *conte
     if ((o->error_feedback || o->warm_start) && o->start <= 1)
         return cd_fail(err, CDDP_E_CONFIG, "%s: start_powerSGD_iter is %" PRIu64 " and must be above 1 with error feedback or warm start: "
                        "buckets are rebuilt after the first iterations", s->name, o->start);
+    if (o->feedback_every > 1 && !o->error_feedback)
+        return cd_fail(err, CDDP_E_CONFIG, "%s: feedback_every_n_iters has no effect without error feedback", s->name);
     if (o->comm_device[0] != '\0' && strcmp(o->comm_device, "cpu") != 0)
         return cd_fail(err, CDDP_E_CONFIG, "%s: comm_device=%s: tensors are reduced where they live", s->name, o->comm_device);
     if (context->inner != NULL)

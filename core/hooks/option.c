@@ -2,6 +2,7 @@
 /* Reading "key=value,…" against a table. */
 #include "core/hooks/option.h"
 
+#include "core/base/assert.h"
 #include "core/base/error.h"
 
 #include <stdlib.h>
@@ -39,6 +40,15 @@ static const char *nearest(const cd_option *table, size_t table_count, const cha
     return best;
 }
 
+/* What is read, and which rows were. */
+typedef struct options {
+    const char *owner;
+    const cd_option *table; /* (table_count) */
+    size_t table_count;
+    bool *given; /* (table_count) */
+    void *target;
+} options;
+
 static cddp_status set(const char *owner, const cd_option *o, const char *value, void *target, cddp_error *err)
 {
     char *field = (char *)target + o->offset, *end = NULL;
@@ -73,29 +83,48 @@ static cddp_status set(const char *owner, const cd_option *o, const char *value,
     return CDDP_OK;
 }
 
-static cddp_status set_pair(const char *owner, const cd_option *table, size_t table_count, char *pair, void *target, cddp_error *err)
+/* The row that has already set this row's field: itself, or one of another name; NULL: none. given: (table_count) */
+static const cd_option *find_earlier(const cd_option *table, size_t table_count, const bool *given, const cd_option *row)
+{
+    for (size_t i = 0; i < table_count; i++)
+        if (given[i] && table[i].offset == row->offset) return &table[i];
+    return NULL;
+}
+
+static cddp_status set_pair(const options *o, char *pair, cddp_error *err)
 {
     char *equals = strchr(pair, '=');
-    if (equals == NULL) return cd_fail(err, CDDP_E_CONFIG, "%s: option '%s' is not key=value", owner, pair);
+    if (equals == NULL) return cd_fail(err, CDDP_E_CONFIG, "%s: option '%s' is not key=value", o->owner, pair);
     *equals = '\0';
-    for (size_t i = 0; i < table_count; i++)
-        if (strcmp(table[i].key, pair) == 0) return set(owner, &table[i], equals + 1, target, err);
-    const char *near = nearest(table, table_count, pair);
-    return cd_fail(err, CDDP_E_CONFIG, "%s: unknown option '%s'%s%s%s", owner, pair, near != NULL ? " (did you mean '" : "",
+    for (size_t i = 0; i < o->table_count; i++) {
+        if (strcmp(o->table[i].key, pair) != 0) continue;
+        const cd_option *earlier = find_earlier(o->table, o->table_count, o->given, &o->table[i]);
+        if (earlier == &o->table[i]) return cd_fail(err, CDDP_E_CONFIG, "%s: %s is given twice", o->owner, pair);
+        if (earlier != NULL && o->table[i].kind != CD_OPTION_REFUSED)
+            return cd_fail(err, CDDP_E_CONFIG, "%s: %s and %s are one option: give one of them", o->owner, earlier->key, pair);
+        CD_TRY(set(o->owner, &o->table[i], equals + 1, o->target, err));
+        o->given[i] = true;
+        return CDDP_OK;
+    }
+    const char *near = nearest(o->table, o->table_count, pair);
+    return cd_fail(err, CDDP_E_CONFIG, "%s: unknown option '%s'%s%s%s", o->owner, pair, near != NULL ? " (did you mean '" : "",
                    near != NULL ? near : "", near != NULL ? "'?)" : "");
 }
 
-cddp_status cd_options_read(const char *owner, const cd_option *table, size_t table_count, const char *options, void *target,
+cddp_status cd_options_read(const char *owner, const cd_option *table, size_t table_count, const char *text, void *target,
                             cddp_error *err)
 {
-    while (options != NULL && *options != '\0') {
+    bool given[CD_OPTIONS_MAX] = {false};
+    const options o = {owner, table, table_count, given, target};
+    CD_ASSERT(table_count <= CD_OPTIONS_MAX);
+    while (text != NULL && *text != '\0') {
         char pair[256];
-        size_t length = strcspn(options, ",");
-        if (length >= sizeof pair) return cd_fail(err, CDDP_E_CONFIG, "%s: option '%.40s…' is too long", owner, options);
-        memcpy(pair, options, length);
+        size_t length = strcspn(text, ",");
+        if (length >= sizeof pair) return cd_fail(err, CDDP_E_CONFIG, "%s: option '%.40s…' is too long", owner, text);
+        memcpy(pair, text, length);
         pair[length] = '\0';
-        CD_TRY(set_pair(owner, table, table_count, pair, target, err));
-        options += length + (options[length] == ',');
+        CD_TRY(set_pair(&o, pair, err));
+        text += length + (text[length] == ',');
     }
     return CDDP_OK;
 }

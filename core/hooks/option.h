@@ -2,7 +2,8 @@
 /* The options of a comm hook: "key=value,key=value", read against a table.
 **
 ** Errors     an unknown key is refused by name with the nearest known one; so is a value of the wrong kind or
-**            outside its range. Tutorials name options that PyTorch never had: a row may say so.
+**            outside its range, and a field that is given twice, under one name or two. Tutorials name options that
+**            PyTorch never had: a row may say so.
 */
 #pragma once
 #include "cddp/status.h"
@@ -16,6 +17,7 @@ typedef enum cd_option_kind {
 } cd_option_kind;
 
 #define CD_OPTION_TEXT_BYTES 128
+#define CD_OPTIONS_MAX 32 /* of one table */
 
 typedef struct cd_option {
     const char *key;
@@ -26,5 +28,5 @@ typedef struct cd_option {
 } cd_option;
 
 /* Reads options into target, which holds the defaults. owner is named in messages ("comm hook powersgd"). */
-cddp_status cd_options_read(const char *owner, const cd_option *table, size_t table_count, const char *options, void *target,
+cddp_status cd_options_read(const char *owner, const cd_option *table, size_t table_count, const char *text, void *target,
                             cddp_error *err);

@@ -475,6 +475,9 @@ static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *e
         {"rank_schedule=5", "iteration:rank"},
         {"comm_device=cuda", "where they live"},
         {"warm_start", "not key=value"},
+        {"warm_start=true,warm_start=false", "warm_start is given twice"},
+        {"error_feedback=true,use_error_feedback=false", "error_feedback and use_error_feedback are one option"},
+        {"feedback_every_n_iters=2,error_feedback=false", "no effect without error feedback"},
     };
     sim_fixture *f = argument;
     cddp_group *group = NULL;
