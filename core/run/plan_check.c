@@ -494,6 +494,11 @@ static void check_groups(contradictions *c)
             }
         }
         for (size_t k = 0; k < group->members.count; k++) {
+            for (size_t earlier = 0; earlier < k; earlier++) {
+                if (group->members.items[earlier] == group->members.items[k]) {
+                    tell(c, "group.members", "group '%s' has member %u twice", group->name != NULL ? group->name : "?", group->members.items[k]);
+                }
+            }
             if (group->members.items[k] >= plan->world.size) {
                 tell(c, "group.members", "group '%s' has member %u, but world.size is %llu",
                      group->name != NULL ? group->name : "?", group->members.items[k], (unsigned long long)plan->world.size);

@@ -152,6 +152,7 @@ static const struct {
     {"join settings without join", {"join.divide_by_initial_world_size=false"}, "without join.enable"},
     {"a rank that does not exist", {"when.0.ranks=7"}, "selects nothing: world.size is 2"},
     {"an order without saying so", {"when.0.ready_order=a,b"}, "no effect without when.ready"},
+    {"a member that is there twice", {"group.0.name=g", "group.0.members=1,0,1"}, "has member 1 twice"},
     {"a member that does not exist", {"group.0.name=g", "group.0.members=0,5"}, "has member 5"},
     {"a collective of nobody", {"group.0.name=g", "group.0.members=0", "collective.0.group=g", "collective.0.ranks=1"},
      "selects nobody of group 'g'"},
