@@ -104,9 +104,18 @@ static cddp_status tell_hook(const cd_reducer *r, size_t variable, cddp_error *e
     return r->hook->accumulate(r->hook_self, (uint32_t)variable, &flat, err);
 }
 
+/* OIB-03: what is stepped as soon as it is reduced has no place to be accumulated. */
+static cddp_status check_accumulation(const cd_reducer *r, const cd_variable *v, cddp_error *err)
+{
+    if (r->optimizer.step == NULL || r->optimizer.overlap != CDDP_OVERLAP_HOOK_THEN_OPTIMIZER || r->is_after_finalize) return CDDP_OK;
+    return cd_fail(err, CDDP_E_STATE, "'%s' received a gradient inside no_sync, but hook_then_optimizer steps every backward and "
+                   "accumulates nothing", v->name);
+}
+
 cddp_status cd_reducer_hand_over(cd_reducer *r, size_t variable, cddp_error *err)
 {
     const cd_variable *v = cd_wrapped_variable(r->module, variable);
+    CD_TRY(check_accumulation(r, v, err));
     if (!r->config->accumulate_in_hook || r->is_after_finalize || v->grad->kind == CDDP_GRAD_UNDEFINED) return CDDP_OK;
     if (r->hook == NULL)
         return cd_fail(err, CDDP_E_STATE,

@@ -454,6 +454,9 @@ cddp_status cddp_ddp_set_optimizer_in_backward(cddp_ddp *d, const cddp_optimizer
 cddp_status cddp_ddp_update_process_group(cddp_ddp *d, cddp_group *group, cddp_error *err)
 {
     err = error_of(d, err);
+    if (d->has_reducer && d->reducer.zero.is_set)
+        return told(d, cd_fail(err, CDDP_E_UNSUPPORTED, "hook_with_zero_step: another group would deal the buckets anew, and part their "
+                               "owners from the optimizer's state"), err);
     cd_join_fini(&d->join);
     if (d->has_reducer) {
         cd_reducer_reset(&d->reducer);

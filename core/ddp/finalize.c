@@ -27,7 +27,7 @@ static cddp_status check_result(const cd_reducer *r, const cd_bucket *bucket, cd
     return CDDP_OK;
 }
 
-static cddp_status is_globally_unused(cd_reducer *r, size_t variable, bool *is_unused, cddp_error *err)
+cddp_status cd_reducer_is_globally_unused(cd_reducer *r, size_t variable, bool *is_unused, cddp_error *err)
 {
     *is_unused = false;
     if (r->used_map.count == 0 || !(cd_reducer_is_dynamic(r) || r->static_graph)) return CDDP_OK;
@@ -121,7 +121,7 @@ static cddp_status write_back(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
     for (uint32_t i = 0; i < bucket->variable_count; i++) {
         uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
         bool is_unused = false;
-        CD_TRY(is_globally_unused(r, v, &is_unused, err));
+        CD_TRY(cd_reducer_is_globally_unused(r, v, &is_unused, err));
         if (is_unused) continue;
         if (!r->writes_back && r->optimizer_managed[v]) CD_TRY(step_in_backward(r, v, result, err));
         else if (views) CD_TRY(point_at_view(r, v, err));
@@ -161,6 +161,20 @@ static void emit_bucket_done(cd_reducer *r, const cd_bucket *bucket)
             .dtype = dtype);
 }
 
+/* OIB-03: what was written back is stepped on, and stays. */
+static cddp_status then_step(cd_reducer *r, const cd_bucket *bucket, cddp_error *err)
+{
+    if (r->optimizer.step == NULL || r->optimizer.overlap != CDDP_OVERLAP_HOOK_THEN_OPTIMIZER) return CDDP_OK;
+    for (uint32_t i = 0; i < bucket->variable_count; i++) {
+        uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
+        bool is_unused = false;
+        CD_TRY(cd_reducer_is_globally_unused(r, v, &is_unused, err));
+        if (is_unused || !r->optimizer_managed[v]) continue;
+        CD_TRY(r->optimizer.step(r->optimizer.context, v, cd_wrapped_variable(r->module, v)->grad, err));
+    }
+    return CDDP_OK;
+}
+
 static cddp_status complete_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
 {
     bucket->is_complete = true;
@@ -171,11 +185,30 @@ static cddp_status complete_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error 
     for (uint32_t i = 0; r->tracer != NULL && !bucket->is_sparse && i < bucket->variable_count; i++) {
         uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
         bool is_unused = false;
-        CD_TRY(is_globally_unused(r, v, &is_unused, err));
+        CD_TRY(cd_reducer_is_globally_unused(r, v, &is_unused, err));
         bool has_stepped = !r->writes_back && r->optimizer_managed[v] && !is_unused;
         if (!has_stepped) emit_final(r, v, is_unused);
     }
+    CD_TRY(then_step(r, bucket, err));
+    return cd_zero_step_bucket(r, bucket, err);
+}
+
+static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cddp_error *err)
+{
+    cddp_group *group = r->hook != NULL ? r->hook_group : r->group;
+    void *self = r->hook != NULL ? r->hook_self : bucket->future_self;
+    uint64_t bytes = cddp_group_bytes(group);
+    cddp_grad_bucket plain;
+    CD_TRY(cd_future_advance(&bucket->future, self, cd_bucket_set_told(&r->buckets, bucket, &plain), complete, err));
+    bucket->wire_bytes += cddp_group_bytes(group) - bytes;
     return CDDP_OK;
+}
+
+cddp_status cd_reducer_complete_future(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
+{
+    bool complete = false;
+    while (!complete) CD_TRY(advance(r, bucket, &complete, err));
+    return check_result(r, bucket, err);
 }
 
 static cddp_status run_round(cd_reducer *r, cddp_error *err)
@@ -184,11 +217,7 @@ static cddp_status run_round(cd_reducer *r, cddp_error *err)
         cd_bucket *bucket = &r->buckets.buckets[b];
         if (!bucket->is_launched || bucket->is_complete) continue;
         bool complete = false;
-        void *self = r->hook != NULL ? r->hook_self : bucket->future_self;
-        uint64_t bytes = cddp_group_bytes(r->hook != NULL ? r->hook_group : r->group);
-        cddp_grad_bucket plain;
-        CD_TRY(cd_future_advance(&bucket->future, self, cd_bucket_set_told(&r->buckets, bucket, &plain), &complete, err));
-        bucket->wire_bytes += cddp_group_bytes(r->hook != NULL ? r->hook_group : r->group) - bytes;
+        CD_TRY(advance(r, bucket, &complete, err));
         if (complete) CD_TRY(complete_bucket(r, bucket, err));
     }
     return CDDP_OK;
@@ -209,6 +238,7 @@ cddp_status cd_reducer_finalize_backward(cd_reducer *r, cddp_error *err)
     r->phase = CD_REDUCER_FINALIZING;
     CD_TRY(cd_mixed_end(r->mixed, err));
     while (r->incomplete_count > 0) CD_TRY(run_round(r, err));
+    CD_TRY(cd_zero_end_backward(r, err));
     if (r->logger->is_sampling) {
         r->logger->comm_end_ns = cd_reducer_now(r);
         cd_logger_end_iteration(r->logger);

@@ -36,6 +36,11 @@ cddp_status cddp_ddp_bucket(const cddp_ddp *d, uint32_t bucket, cddp_bucket_info
     return CDDP_OK;
 }
 
+int64_t cddp_ddp_optimizer_owner(const cddp_ddp *d, size_t variable)
+{
+    return d->has_reducer && variable < d->module.variable_count ? cd_zero_owner(&d->reducer, variable) : -1;
+}
+
 bool cddp_ddp_local_used_map(const cddp_ddp *d, int32_t *map)
 {
     if (!d->has_reducer || d->reducer.used_map.count == 0) return false;

@@ -64,6 +64,8 @@ cddp_status cd_join_configure(cddp_ddp *d, const cddp_join_options *o, cddp_erro
                        o->optimizer_state_count);
     if (d->buffers.hook != NULL && o->enable)
         return cd_fail(err, CDDP_E_UNSUPPORTED, "join cannot shadow a custom buffer hook");
+    if (d->reducer.zero.is_set && o->enable) /* ZRO-09 */
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "join cannot shadow hook_with_zero_step: nobody would step what is a joined rank's");
     CD_TRY(make_controls(d, err));
     j->in_context = true;
     j->is_enabled = o->enable;

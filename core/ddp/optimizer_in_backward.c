@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizer in backward: its hook sums and divides afterwards; finalize.c calls the optimizer once per variable.
+/* Optimizer in backward: who may be attached, and with which hook. finalize.c calls the optimizer once per variable; one that
+** is sharded is zero_step.c's.
+**
+** OIB-01's hook sums and divides afterwards; OIB-03 takes the allreduce hook, which divides first.
 **
 ** The optimizer sees the slice with the parameter's own strides: PyTorch's contiguous slices would permute channels-last
 ** gradients (OIB-05). The divisor is the world size also under join (OIB-02).
@@ -37,20 +40,43 @@ const cddp_hook cd_optimizer_in_backward_hook = {
     .run = run,
 };
 
-cddp_status cd_optimizer_in_backward_set(cd_reducer *r, const cddp_optimizer_in_backward *optimizer, cddp_error *err)
+static cddp_status check_slot(const cd_reducer *r, const cddp_optimizer_in_backward *optimizer, cddp_error *err)
 {
     if (optimizer == NULL || optimizer->step == NULL)
         return cd_fail(err, CDDP_E_ARG, "an optimizer in backward needs a function that steps one parameter"); /* OIB-04 */
-    if (r->hook != NULL)
+    if (r->optimizer.step != NULL)
+        return cd_fail(err, CDDP_E_STATE, "an optimizer in backward is attached already, and only one can be");
+    if (r->hook != NULL && optimizer->overlap <= CDDP_OVERLAP_HOOK_THEN_OPTIMIZER)
         return cd_fail(err, CDDP_E_STATE, "the comm-hook slot already holds %s; an optimizer in backward needs it",
                        r->hook->name);
+    if (optimizer->shard_buckets && optimizer->overlap <= CDDP_OVERLAP_HOOK_THEN_OPTIMIZER)
+        return cd_fail(err, CDDP_E_ARG, "shard_buckets belongs to hook_with_zero_step");
     if (r->iteration > 0)
         return cd_fail(err, CDDP_E_STATE, "an optimizer in backward must be attached before the first forward");
-    CD_TRY(cd_reducer_take_hook(r, &cd_optimizer_in_backward_hook, NULL, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_optimizer_in_backward_set(cd_reducer *r, const cddp_optimizer_in_backward *optimizer, cddp_error *err)
+{
+    CD_TRY(check_slot(r, optimizer, err));
+    switch (optimizer->overlap) {
+    case CDDP_OVERLAP_APPLY_IN_BACKWARD:
+        CD_TRY(cd_reducer_take_hook(r, &cd_optimizer_in_backward_hook, NULL, err));
+        r->writes_back = false;
+        break;
+    case CDDP_OVERLAP_HOOK_THEN_OPTIMIZER:
+        CD_TRY(cd_reducer_take_hook(r, &cd_hook_allreduce, NULL, err));
+        break;
+    case CDDP_OVERLAP_HOOK_WITH_ZERO_STEP:
+    case CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED:
+        CD_TRY(cd_zero_init(r, optimizer, err));
+        break;
+    default:
+        return cd_fail(err, CDDP_E_ARG, "%d is no overlap of an optimizer", (int)optimizer->overlap);
+    }
     for (size_t v = 0; v < r->variable_count; v++)
         r->optimizer_managed[v] = optimizer->managed == NULL || optimizer->managed[v];
     r->optimizer = *optimizer;
     r->optimizer.managed = r->optimizer_managed;
-    r->writes_back = false;
     return CDDP_OK;
 }

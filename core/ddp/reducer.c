@@ -241,7 +241,7 @@ cddp_status cd_reducer_launch_bucket(cd_reducer *r, cd_bucket *bucket, cddp_erro
     bucket->is_launched = true;
     r->incomplete_count++;
     CD_TRY(cd_reducer_start_bucket(r, &r->buckets, bucket, err));
-    return CDDP_OK;
+    return cd_zero_step_previous(r, bucket, err);
 }
 
 cddp_status cd_reducer_take_hook(cd_reducer *r, const cddp_hook *hook, void *self, cddp_error *err)
@@ -375,6 +375,7 @@ void cd_reducer_abandon(cd_reducer *r)
 {
     for (size_t b = 0; b < r->buckets.bucket_count; b++) cd_future_abandon(&r->buckets.buckets[b].future);
     cd_unused_map_abandon(&r->used_map);
+    cd_zero_abandon(&r->zero);
     cd_reducer_reset_iteration(r);
     r->in_backward = false;
     r->is_first_hook_due = true;

@@ -15,6 +15,7 @@
 #include "core/ddp/options.h"
 #include "core/ddp/sparse.h"
 #include "core/ddp/unused_map.h"
+#include "core/ddp/zero_step.h"
 
 /* See the diagram in reducer.c. */
 typedef enum cd_reducer_phase {
@@ -57,8 +58,9 @@ typedef struct cd_reducer {
     cddp_group *hook_group;   /* the group at registration: hooks keep it (UPG-01) */
     bool scales_in_hook;      /* a hook, mixed precision or in-backward optimizer owns the scaling (GRD-02) */
     bool writes_back;         /* false: the in-backward optimizer consumes the buckets (FIN-07) */
-    cddp_optimizer_in_backward optimizer;
+    cddp_optimizer_in_backward optimizer; /* step NULL: none */
     bool *optimizer_managed;  /* (variable_count) */
+    cd_zero zero;             /* of a sharded optimizer in backward */
 
     /* Per iteration (RED-02). */
     cd_reducer_phase phase;
@@ -136,7 +138,7 @@ static inline bool cd_reducer_should_rebuild(const cd_reducer *r)
 cddp_status cd_reducer_mark_variable_ready(cd_reducer *reducer, size_t variable, bool is_unused, cddp_error *err);
 /* Copies, scales or zero-fills the gradient into its bucket; *path as in the mark_ready event (GRD-03…08). */
 cddp_status cd_reducer_contribute(cd_reducer *reducer, size_t variable, int64_t *path, cddp_error *err);
-/* With accumulate_in_hook, inside no_sync: the hook takes the gradient, the slot forgets it. */
+/* Inside no_sync. With accumulate_in_hook the hook takes the gradient, the slot forgets it. */
 cddp_status cd_reducer_hand_over(cd_reducer *reducer, size_t variable, cddp_error *err);
 /* What batched_grad_copy put off until the bucket is complete (GRD-08). */
 cddp_status cd_reducer_contribute_deferred(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
@@ -146,6 +148,9 @@ cddp_status cd_reducer_launch_bucket(cd_reducer *reducer, cd_bucket *bucket, cdd
 ** shadow of it, which contributes nothing. */
 cddp_status cd_reducer_start_bucket(cd_reducer *reducer, const cd_bucket_set *set, cd_bucket *bucket, cddp_error *err);
 cddp_status cd_reducer_finalize_backward(cd_reducer *reducer, cddp_error *err);
+/* Runs all stages that a launched bucket's future still has; it is written back when its turn comes. */
+cddp_status cd_reducer_complete_future(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
+cddp_status cd_reducer_is_globally_unused(cd_reducer *reducer, size_t variable, bool *is_unused, cddp_error *err);
 void cd_reducer_reset_iteration(cd_reducer *reducer); /* nothing ready, nothing launched (RED-02) */
 /* The comm hook of the reducer from now on; its buckets are shown to it. */
 cddp_status cd_reducer_take_hook(cd_reducer *reducer, const cddp_hook *hook, void *self, cddp_error *err);

@@ -109,6 +109,7 @@ void cd_reducer_fini(cd_reducer *r)
     if (r->hook != NULL && r->hook->destroy != NULL) r->hook->destroy(r->hook_self);
     if (r->buckets.buckets != NULL) cd_bucket_set_release_grads(&r->buckets);
     cd_unused_map_fini(&r->used_map);
+    cd_zero_fini(&r->zero);
     cd_sparse_set_fini(&r->sparse);
     cd_bucket_set_fini(&r->buckets);
     cd_release(a, r->hook_counts, n * sizeof *r->hook_counts);

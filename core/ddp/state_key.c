@@ -95,7 +95,7 @@ static void push_reducer(facts *f, const cd_reducer *r)
     uint64_t flags = 0;
     const bool bits[] = {r->has_rebuilt,       r->static_graph, r->static_graph_recorded, r->is_first_hook_due,
                          r->is_after_finalize, r->in_backward,  r->has_marked_unused,     r->writes_back,
-                         r->scales_in_hook,    r->group != NULL};
+                         r->scales_in_hook,    r->group != NULL, r->zero.is_assigned};
     for (size_t i = 0; i < sizeof bits / sizeof bits[0]; i++) flags |= (uint64_t)bits[i] << i;
     push(f, flags << 8 | (uint64_t)r->phase);
     push(f, (uint64_t)r->next_bucket << 32 | r->incomplete_count);

@@ -79,6 +79,11 @@ out:
     return status;
 }
 
+void cd_oracle_declare_parts(cd_oracle *oracle, const cd_part *parts)
+{
+    for (size_t i = 0; i < oracle->options.parameter_count; i++) oracle->parameters[i].part = parts[i];
+}
+
 static void release_tensor(cddp_tensor *t)
 {
     if (t->device == NULL) return;

@@ -159,6 +159,8 @@ cddp_status cd_oracle_share_create(const cddp_allocator *allocator, cd_oracle_sh
 void cd_oracle_share_destroy(cd_oracle_share *share); /* accepts NULL */
 
 cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracle, cddp_error *err) CDDP_MUST_CHECK;
+/* parts: (parameter_count) from now on; for optimizers whose parts follow from something that the training itself finds out. */
+void cd_oracle_declare_parts(cd_oracle *oracle, const cd_part *parts);
 void cd_oracle_destroy(cd_oracle *oracle); /* accepts NULL */
 
 /* Before the first micro-step: parameters and the gradients that were kept. Copies. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The declared partition. It shares nothing with core/run/shard.c, which is judged by it. */
+/* The declared partition. It shares nothing with core/run/shard.c and core/ddp/zero_step.c, which are judged by it. */
 #include "core/oracle/partition.h"
 
 #include "core/base/alloc.h"
@@ -41,6 +41,84 @@ cddp_status cd_partition_whole(const cd_partition *p, bool by_size, cd_part *par
     }
     cd_release(p->allocator, loads, p->world * sizeof *loads);
     return CDDP_OK;
+}
+
+static int64_t numel_of(const cd_partition *p, const cd_partition_bucket *b)
+{
+    int64_t numel = 0;
+    for (size_t i = 0; i < b->count; i++) numel += p->numels[b->parameters[i]];
+    return numel;
+}
+
+static void give_whole(const cd_partition *p, size_t parameter, uint32_t rank, cd_part *parts)
+{
+    int64_t share = p->numels[parameter] > 0 ? p->numels[parameter] : 1;
+    parts[parameter] = (cd_part){(int64_t)rank * share, share};
+}
+
+/* Of the ranks without a piece, the last one that none before it has less than. */
+static uint32_t next_rank(const cd_partition *p, const int64_t *loads, const bool *served)
+{
+    uint32_t rank = 0;
+    while (served[rank]) rank++;
+    for (uint32_t r = rank + 1; r < p->world; r++)
+        if (!served[r] && loads[r] < loads[rank]) rank = r;
+    return rank;
+}
+
+/* From position `from` on: where the piece ends, and its elements. */
+static size_t end_of_piece(const cd_partition *p, const cd_partition_bucket *b, size_t from, int64_t total, int64_t *numel)
+{
+    size_t end = from;
+    *numel = 0;
+    do *numel += p->numels[b->parameters[end++]];
+    while (end < b->count && (*numel + p->numels[b->parameters[end]]) * (int64_t)p->world < total);
+    return end;
+}
+
+static void cut_bucket(const cd_partition *p, const cd_partition_bucket *b, int64_t total, int64_t *loads, bool *served, cd_part *parts)
+{
+    int64_t rest = numel_of(p, b), numel;
+    for (uint32_t r = 0; r < p->world; r++) served[r] = false;
+    for (size_t from = 0, pieces = 1, end; from < b->count; from = end, pieces++, rest -= numel) {
+        end = end_of_piece(p, b, from, total, &numel);
+        if (pieces == p->world) {
+            end = b->count;
+            numel = rest;
+        }
+        uint32_t rank = next_rank(p, loads, served);
+        served[rank] = true;
+        loads[rank] += numel;
+        for (size_t i = from; i < end; i++) give_whole(p, b->parameters[i], rank, parts);
+    }
+}
+
+cddp_status cd_partition_buckets(const cd_partition *p, const cd_partition_bucket *buckets, size_t bucket_count, bool cut,
+                                 cd_part *parts, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    int64_t total = 0, *loads = cd_allocate_array(p->allocator, p->world, sizeof *loads);
+    bool *served = cd_allocate_array(p->allocator, p->world, sizeof *served);
+    bool *dealt = cd_allocate_array(p->allocator, bucket_count + 1, sizeof *dealt);
+    if (loads == NULL || served == NULL || dealt == NULL) {
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory to deal %zu buckets to %u ranks", bucket_count, p->world);
+        goto out;
+    }
+    for (size_t b = 0; b < bucket_count; b++) total += numel_of(p, &buckets[b]);
+    for (size_t turn = 0; turn < bucket_count; turn++) {
+        size_t b = 0;
+        while (dealt[b]) b++;
+        for (size_t other = b + 1; cut && other < bucket_count; other++)
+            if (!dealt[other] && numel_of(p, &buckets[other]) < numel_of(p, &buckets[b])) b = other;
+        dealt[b] = true;
+        for (size_t i = 0; !cut && i < buckets[b].count; i++) give_whole(p, buckets[b].parameters[i], (uint32_t)(b % p->world), parts);
+        if (cut) cut_bucket(p, &buckets[b], total, loads, served, parts);
+    }
+out:
+    cd_release(p->allocator, loads, p->world * sizeof *loads);
+    cd_release(p->allocator, served, p->world * sizeof *served);
+    cd_release(p->allocator, dealt, (bucket_count + 1) * sizeof *dealt);
+    return status;
 }
 
 void cd_partition_flat(const cd_partition *p, cd_part *parts)

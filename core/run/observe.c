@@ -167,6 +167,7 @@ cddp_status cd_trainer_tell_optimizers(cd_trainer *t, cd_moment moment, cddp_err
             cd_optimizer_state state;
             uint64_t digest = 0;
             const int64_t held = o->shard != NULL ? cd_shard_find(o->shard, k) : (int64_t)k;
+            const bool is_part = o->shard != NULL || cd_replica_deals_buckets(t->replica, i);
             if (held < 0) {
                 continue; /* another rank tells of it */
             }
@@ -174,7 +175,7 @@ cddp_status cd_trainer_tell_optimizers(cd_trainer *t, cd_moment moment, cddp_err
             CD_TRY(cd_optimizer_state_digest(o->optimizer, (size_t)held, &digest, err));
             /* Pieces differ from rank to rank by right: they are no parameter's. */
             CD_EMIT(t->tracer, value, o->name, .what = 3, .moment = moment, .id = id, .presence = state.is_present ? 2 : 0,
-                    .digest = (int64_t)digest, .param = o->shard != NULL ? CD_NO_VARIABLE : t->variables[o->ordinals[k]], .nonfinite = -1);
+                    .digest = (int64_t)digest, .param = is_part ? CD_NO_VARIABLE : t->variables[o->ordinals[k]], .nonfinite = -1);
         }
     }
     return CDDP_OK;

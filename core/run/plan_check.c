@@ -311,13 +311,96 @@ static void check_settings(contradictions *c, const cddp_plan_settings *s)
 static void check_optimizer_in_backward(contradictions *c, const cddp_plan_optimizer *optimizer)
 {
     const cddp_plan_settings *s = &c->plan->settings;
+    const char *key = optimizer->overlap != 0 ? "optimizer.overlap" : "optimizer.in_backward";
+    if (optimizer->in_backward && optimizer->overlap != 0) {
+        tell(c, key, "optimizer.in_backward and optimizer.overlap are two ways to step in backward: drop one");
+    }
+    for (size_t i = 0; i < c->plan->optimizer_count; i++) {
+        const cddp_plan_optimizer *other = &c->plan->optimizers[i];
+        if ((other->in_backward || other->overlap != 0) && other->overlap != optimizer->overlap) {
+            tell(c, key, "all optimizers that step in backward do it in the same way: only one can be attached");
+            break;
+        }
+    }
     if (optimizer->steps.term_count > 0) {
-        tell(c, "optimizer.in_backward",
-             "optimizer.in_backward steps whenever a bucket is averaged: optimizer.steps cannot hold it back");
+        tell(c, key, "%s steps whenever a bucket is averaged: optimizer.steps cannot hold it back", key);
     }
     if (s->amp.enable || s->clip.max_norm > 0) {
-        tell(c, "optimizer.in_backward", "optimizer.in_backward steps before gradients can be %s: drop %s",
-             s->amp.enable ? "unscaled" : "clipped", s->amp.enable ? "amp.enable" : "clip.max_norm");
+        tell(c, key, "%s steps before gradients can be %s: drop %s", key, s->amp.enable ? "unscaled" : "clipped",
+             s->amp.enable ? "amp.enable" : "clip.max_norm");
+    }
+}
+
+/* OIB-03: the allreduce hook is its own, and every backward is a step. */
+static void check_hook_then_optimizer(contradictions *c)
+{
+    const cddp_plan_settings *s = &c->plan->settings;
+    if (s->train.micro_steps > 1) {
+        tell(c, "optimizer.overlap", "hook_then_optimizer steps in every backward: train.micro_steps cannot accumulate (OIB-03)");
+    }
+    if (s->hook.name != NULL || s->hook.comm_hook != 0 || s->ddp.comm_hook != NULL) {
+        tell(c, "optimizer.overlap", "hook_then_optimizer takes the comm-hook slot with an all-reduce of its own: drop the comm hook (OIB-03)");
+    }
+}
+
+/* ZRO-11 counts backwards: what leaves some out would have to be counted, too. */
+static const char *uncounted_backward(const cddp_plan *plan)
+{
+    for (size_t i = 0; i < plan->when_count; i++) {
+        const cddp_plan_when *w = &plan->whens[i];
+        const char *key = w->skip != CDDP_PLAN_UNSET          ? "when.skip"
+                          : w->abort_after != CDDP_PLAN_UNSET ? "when.abort_after"
+                          : w->early_step != CDDP_PLAN_UNSET  ? "when.early_step"
+                          : w->stop != CDDP_PLAN_UNSET        ? "when.stop"
+                          : w->bypass != CDDP_PLAN_UNSET      ? "when.bypass"
+                          : w->grad_mode != CDDP_PLAN_UNSET   ? "when.grad_mode"
+                                                              : NULL;
+        if (key != NULL) {
+            return key;
+        }
+    }
+    return NULL;
+}
+
+static void check_zero_step(contradictions *c, const cddp_plan_optimizer *optimizer)
+{
+    const cddp_plan_settings *s = &c->plan->settings;
+    const char *key = "optimizer.overlap", *uncounted = uncounted_backward(c->plan);
+    if (c->plan->optimizer_count > 1 || optimizer->parameters.count > 0) {
+        tell(c, key, "hook_with_zero_step steps whole buckets: it is the only optimizer, and owns all parameters (ZRO-10)");
+    }
+    if (s->ddp.find_unused_parameters && !s->ddp.static_graph) {
+        tell(c, key, "hook_with_zero_step waits for the rebuild, and ddp.find_unused_parameters never rebuilds: it would never update anything (ZRO-11)");
+    }
+    if (s->train.resume) {
+        tell(c, key, "hook_with_zero_step with train.resume: a wrapper that is made anew leaves out its first updates again (ZRO-11), so no resumed training is the uninterrupted one");
+    }
+    if (uncounted != NULL) {
+        tell(c, key, "hook_with_zero_step counts backwards until it updates (ZRO-11): drop %s", uncounted);
+    }
+    if (s->join.enable) {
+        tell(c, key, "hook_with_zero_step with join.enable: nobody would step what is a joined rank's (ZRO-09)");
+    }
+    if (s->averager.kind != 0) {
+        tell(c, key, "hook_with_zero_step with averager.kind: what a rank broadcasts is its own model, and there would be nothing left to average");
+    }
+    if (s->model.device != 0) {
+        tell(c, key, "hook_with_zero_step is judged by numbers: it needs model.device = \"cpu\"");
+    }
+    if (cd_plan_has_streams(c->plan)) {
+        tell(c, key, "hook_with_zero_step sends what the host has stepped: drop streams.producers");
+    }
+}
+
+static void check_overlap(contradictions *c, const cddp_plan_optimizer *optimizer)
+{
+    if (optimizer->overlap == 1) {
+        check_hook_then_optimizer(c);
+    } else if (optimizer->overlap > 1) {
+        check_zero_step(c, optimizer);
+    }
+    if (optimizer->shard_buckets && optimizer->overlap < 2) {
+        tell(c, "optimizer.shard_buckets", "optimizer.shard_buckets has no effect without optimizer.overlap = \"hook_with_zero_step\"");
     }
 }
 
@@ -565,8 +648,9 @@ static void check_when(contradictions *c, const cddp_plan_when *when)
 static void check_sharded_optimizer(contradictions *c, const cddp_plan_optimizer *optimizer)
 {
     const cddp_plan_settings *s = &c->plan->settings;
-    if (optimizer->in_backward) {
-        tell(c, "optimizer.shard", "optimizer.shard exchanges what all ranks stepped, optimizer.in_backward steps bucket by bucket: drop one");
+    if (optimizer->in_backward || optimizer->overlap != 0) {
+        tell(c, "optimizer.shard", "optimizer.shard exchanges what all ranks stepped, optimizer.%s steps bucket by bucket: drop one",
+             optimizer->in_backward ? "in_backward" : "overlap");
     }
     if (s->join.enable) {
         tell(c, "optimizer.shard", "optimizer.shard with join.enable: a rank that has run out of inputs takes no steps, and nobody else steps its part (ZRO-09)");
@@ -610,9 +694,10 @@ static void check_optimizer(contradictions *c, const cddp_plan_optimizer *optimi
         check_sharded_optimizer(c, optimizer);
     }
     const bool keeps_state = optimizer->kind != 0 || optimizer->momentum > 0;
-    if (optimizer->in_backward) {
+    if (optimizer->in_backward || optimizer->overlap != 0) {
         check_optimizer_in_backward(c, optimizer);
     }
+    check_overlap(c, optimizer);
     check_selector(c, "optimizer.steps", &optimizer->steps, c->plan->settings.train.steps, "train.steps");
     if (optimizer->kind != 0 && (optimizer->momentum > 0 || optimizer->nesterov)) {
         tell(c, "optimizer.momentum", "optimizer.momentum and optimizer.nesterov belong to sgd");

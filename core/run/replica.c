@@ -87,7 +87,8 @@ static cddp_status collect_parameters(cd_replica *r, const cddp_plan_optimizer *
     cd_module *module = r->model->module;
     made->ordinals = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->ordinals);
     made->grads = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->grads);
-    if (made->ordinals == NULL || made->grads == NULL) {
+    made->has_touched = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->has_touched);
+    if (made->ordinals == NULL || made->grads == NULL || made->has_touched == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the parameters of an optimizer");
     }
     for (size_t i = 0; i < module->parameter_count; i++) {
@@ -127,7 +128,8 @@ static cddp_status make_optimizer(cd_replica *r, const cddp_plan_optimizer *plan
     made->name = planned->name != NULL ? planned->name : cd_optimizer_name(options.kind);
     made->steps = planned->steps;
     made->lr = planned->lr;
-    made->in_backward = planned->in_backward;
+    made->in_backward = planned->in_backward || planned->overlap != 0;
+    made->overlap = (cddp_optimizer_overlap)planned->overlap;
     CD_TRY(collect_parameters(r, planned, made, err));
     cd_optimizer_parameter *parameters = cd_allocate_array(r->allocator, made->count, sizeof *parameters);
     if (parameters == NULL) {
@@ -187,10 +189,15 @@ static cddp_status make_optimizers(cd_replica *r, bool is_whole, cddp_error *err
     return CDDP_OK;
 }
 
+bool cd_replica_deals_buckets(const cd_replica *replica, size_t optimizer)
+{
+    return replica->optimizers[optimizer].overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP;
+}
+
 bool cd_replica_is_sharded(const cd_replica *replica)
 {
     for (size_t i = 0; i < replica->plan->optimizer_count; i++) {
-        if (replica->plan->optimizers[i].shard != CD_SHARD_NONE) {
+        if (replica->plan->optimizers[i].shard != CD_SHARD_NONE || cd_replica_deals_buckets(replica, i)) {
             return true;
         }
     }
@@ -208,7 +215,9 @@ void cd_replica_get_state(const cd_replica_optimizer *optimizer, size_t k, cd_op
 
 bool cd_replica_is_due(const cd_replica *replica, size_t optimizer, uint32_t step)
 {
-    return cddp_selector_has(&replica->optimizers[optimizer].steps, step);
+    /* ZRO-11: buckets are dealt when they were rebuilt, which a static graph does a backward later. */
+    const uint32_t first = !cd_replica_deals_buckets(replica, optimizer) ? 0 : replica->settings.ddp.static_graph ? 3 : 2;
+    return step >= first && cddp_selector_has(&replica->optimizers[optimizer].steps, step);
 }
 
 double cd_replica_lr(const cd_replica *replica, size_t optimizer, uint32_t step)
@@ -264,6 +273,7 @@ void cd_replica_destroy(cd_replica *r)
         cd_shard_destroy(o->shard);
         cd_release(r->allocator, o->ordinals, (parameter_count + 1) * sizeof *o->ordinals);
         cd_release(r->allocator, o->grads, (parameter_count + 1) * sizeof *o->grads);
+        cd_release(r->allocator, o->has_touched, (parameter_count + 1) * sizeof *o->has_touched);
     }
     cd_release(r->allocator, r->optimizers, r->optimizer_count * sizeof *r->optimizers);
     cd_release(r->allocator, r->uses, (unit_count + 1) * sizeof *r->uses);

@@ -8,6 +8,7 @@
 ** Threads    the rank's.
 */
 #pragma once
+#include "cddp/ddp.h"
 #include "core/model/engine.h"
 #include "core/model/model.h"
 #include "core/model/optim/optimizer.h"
@@ -23,8 +24,10 @@ typedef struct cd_replica_optimizer {
     uint32_t *ordinals; /* (count) module parameters that it owns */
     cddp_grad **grads;  /* (count) their slots */
     size_t count;
-    bool in_backward; /* steps each parameter when its bucket is averaged (OIB-01) */
-    bool has_stepped; /* in this step, for the trace */
+    bool in_backward; /* DDP has each parameter stepped when its bucket is reduced */
+    cddp_optimizer_overlap overlap; /* with it: how */
+    bool has_stepped;  /* in this step, for the trace */
+    bool *has_touched; /* (count) the same of its parameters */
     cd_shard *shard;  /* which pieces the optimizer is over; NULL: over all of its parameters */
 } cd_replica_optimizer;
 
@@ -112,6 +115,8 @@ cddp_status cd_replica_write_atoms(const cd_micro *micro, uint32_t parameter, co
 ** step's sums are exact again. Part of the declared program, on every rank and in the reference alike. */
 cddp_status cd_replica_regrid(cd_replica *replica, cddp_error *err) CDDP_MUST_CHECK;
 
+/* Are buckets dealt to the ranks, each of which steps its own (ZRO-12)? */
+bool cd_replica_deals_buckets(const cd_replica *replica, size_t optimizer);
 /* Does the plan cut an optimizer into the ranks' parts? */
 bool cd_replica_is_sharded(const cd_replica *replica);
 /* The state that an optimizer of the replica keeps for the k-th of its parameters: absent where another rank has it. */

@@ -303,7 +303,7 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
             CD_TRY(step_optimizer(t, i, &u, err));
         }
     }
-    CD_TRY(cd_trainer_end_step_in_backward(t, err));
+    CD_TRY(cd_trainer_end_step_in_backward(t, u.due, err));
     CD_TRY(judge_update(t, t->step, u.due & ~u.overflowed, err));
     if (t->settings.amp.enable) {
         CD_TRY(cd_loss_scaler_update(&t->scaler, err));

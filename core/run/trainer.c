@@ -187,10 +187,11 @@ static cddp_status register_hook(cd_trainer *t, cddp_error *err)
     t->hook = t->inner_hook = NULL;
     t->wire = CDDP_DTYPE_COUNT;
     t->exact_reductions = cd_chosen_hook_exact_reductions(planned);
-    t->divides_after = cd_trainer_steps_in_backward(t);
+    t->divides_after = cd_trainer_steps_in_backward(t) && cd_trainer_overlap(t) == CDDP_OVERLAP_APPLY_IN_BACKWARD;
     declare_mixed_precision(t);
     if (planned->name == NULL) {
-        return CDDP_OK;
+        t->hook = cd_trainer_overlap(t) == CDDP_OVERLAP_HOOK_THEN_OPTIMIZER ? cddp_registry_find_hook(t->options.registry, "allreduce") : NULL;
+        return CDDP_OK; /* the optimizer registers it with itself behind */
     }
     CD_TRY(find_hook(t, planned->name, &t->hook, err));
     if (planned->inner != NULL) {

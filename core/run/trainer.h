@@ -93,6 +93,7 @@ typedef struct cd_trainer {
     uint32_t gradient_count;  /* that became ready in the running backward */
     size_t exchange_count;    /* of batch norm statistics in its forwards */
     bool is_in_forward;       /* of a micro-step that the reference runs too */
+    bool has_owners;          /* the oracle knows whose bucket is whose */
     bool has_stepped;         /* the step was taken, or given up, inside the micro-step */
     uint32_t step;
     uint32_t window_first;    /* first micro-step since the last reduction of this step */
@@ -166,9 +167,11 @@ cddp_status cd_trainer_clip(cd_trainer *t, cd_trainer_decision *decision, cddp_e
 
 /* in_backward.c: See Note [A step before the step] */
 bool cd_trainer_steps_in_backward(const cd_trainer *t);
+/* How, where it does: plan_check.c sees to it that there is one way. */
+cddp_optimizer_overlap cd_trainer_overlap(const cd_trainer *t);
 cddp_status cd_trainer_attach_optimizers(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
-/* Tells of what they did not step on. */
-cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+/* Tells of what they did not step on, and the oracle of whom buckets were dealt to. due: bit per optimizer. */
+cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, uint32_t due, cddp_error *err) CDDP_MUST_CHECK;
 
 /* collectives.c */
 typedef enum cd_place { CD_PLACE_BEFORE_FORWARD, CD_PLACE_BEFORE_BACKWARD, CD_PLACE_AFTER_BACKWARD, CD_PLACE_AFTER_STEP } cd_place_in_step;

@@ -153,15 +153,28 @@ CDDP_API cddp_status cddp_ddp_register_buffer_hook(cddp_ddp *ddp, cddp_buffer_ho
 CDDP_API cddp_status cddp_ddp_set_buffer(cddp_ddp *ddp, const char *name, const cddp_tensor *tensor,
                                          cddp_error *err) CDDP_MUST_CHECK;
 
-/* Optimizer in backward (OIB): called once per variable of a finished bucket, in bucket order. It takes the
-** comm-hook slot (OIB-01). Attach before the first forward. */
+/* Optimizer in backward (OIB, ZRO-12): step is called once per variable of a reduced bucket, in bucket order, with the averaged
+** gradient in the parameter's own strides. A variable that no rank used is left out. Attach before the first forward, once. */
 typedef cddp_status (*cddp_optimizer_fn)(void *context, size_t variable, cddp_grad *grad, cddp_error *err);
+typedef enum cddp_optimizer_overlap {
+    /* _apply_optimizer_in_backward: takes the comm-hook slot, and a managed gradient is gone afterwards (OIB-01). */
+    CDDP_OVERLAP_APPLY_IN_BACKWARD,
+    /* _register_fused_optim: takes the slot with the allreduce hook; gradients stay; not with no_sync (OIB-03). */
+    CDDP_OVERLAP_HOOK_THEN_OPTIMIZER,
+    /* A sharded optimizer: one rank steps what is in a bucket and broadcasts it (ZRO-12), behind the comm hook that is registered,
+    ** or the plain all-reduce. step is called on that rank only. Nothing is updated in the first two backwards, three with
+    ** static_graph (ZRO-11). */
+    CDDP_OVERLAP_HOOK_WITH_ZERO_STEP,             /* after the last bucket was launched */
+    CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED  /* each bucket after the next one was launched: backward waits for it */
+} cddp_optimizer_overlap;
 typedef struct cddp_optimizer_in_backward {
     uint32_t size; /* sizeof(cddp_optimizer_in_backward) known to the writer */
     cddp_optimizer_fn step;
     void *context;
-    const bool *managed; /* (variable_count) which variables it steps; NULL: all. Copied. The others receive
-                         ** their averaged gradient as usual */
+    const bool *managed; /* (variable_count) which variables it steps; NULL: all, as a sharded one must. Copied. The others
+                         ** receive their averaged gradient as usual */
+    cddp_optimizer_overlap overlap;
+    bool shard_buckets; /* with a sharded one: a bucket may be cut between several ranks */
 } cddp_optimizer_in_backward;
 CDDP_API cddp_status cddp_ddp_set_optimizer_in_backward(cddp_ddp *ddp, const cddp_optimizer_in_backward *optimizer,
                                                         cddp_error *err) CDDP_MUST_CHECK;
@@ -173,6 +186,9 @@ CDDP_API void cddp_ddp_remove_autograd_hooks(cddp_ddp *ddp); /* UPG-03 */
 CDDP_API cddp_status cddp_ddp_check_reducer_finalized(cddp_ddp *ddp, cddp_error *err) CDDP_MUST_CHECK; /* UPG-04 */
 
 /* ---- inspection ---- */
+
+/* Of a sharded optimizer in backward: the group rank that steps a variable; -1 as long as none has been dealt. */
+CDDP_API int64_t cddp_ddp_optimizer_owner(const cddp_ddp *ddp, size_t variable);
 
 typedef struct cddp_bucket_info {
     uint32_t size;

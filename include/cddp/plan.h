@@ -188,6 +188,8 @@ typedef struct cddp_plan_optimizer {
     double lr, momentum, dampening, weight_decay, beta1, beta2, eps;
     bool nesterov;
     bool in_backward;          /* steps on each bucket as soon as it is averaged (OIB-01) */
+    int64_t overlap;           /* 0 none, 1 hook_then_optimizer, 2 hook_with_zero_step, 3 the same, interleaved */
+    bool shard_buckets;        /* a bucket may be cut between ranks (ZRO-12) */
     int64_t shard;             /* 0 every rank has all of it, 1 whole parameters (ZRO-01), 2 slices of one vector */
 } cddp_plan_optimizer;
 
