@@ -21,6 +21,7 @@ typedef struct cd_bucket {
     bool is_launched; /* its future is under way */
     bool is_skipped;  /* not launched by choice (UNU-14) */
     bool is_complete; /* its result was written back */
+    bool is_told;     /* the trace knows that its result is there */
     cddp_tensor flat; /* 1-D; real and of twice the length for c64 (SPA-05) */
     uint64_t limit_bytes;
     uint64_t content_digest; /* of the ordered (variable, offset, numel) list */

@@ -148,9 +148,11 @@ static int64_t digest_hook_state(const cd_reducer *r, const cd_bucket *bucket)
     return r->hook->save(r->hook_self, &writer, NULL) == CDDP_OK ? (int64_t)digest : 0;
 }
 
-static void emit_bucket_done(cd_reducer *r, const cd_bucket *bucket)
+/* Once: what steps in between tells it before its result is written back. */
+static void emit_bucket_done(cd_reducer *r, cd_bucket *bucket)
 {
-    if (r->tracer == NULL) return;
+    if (r->tracer == NULL || bucket->is_told) return;
+    bucket->is_told = true;
     const cddp_tensor *result = &bucket->future.result;
     int64_t digest = bucket->is_sparse ? 0 : cd_tracer_digest(r->tracer, result);
     int64_t dtype = bucket->is_sparse ? (int64_t)bucket->flat.dtype : (int64_t)result->dtype;
@@ -208,7 +210,9 @@ cddp_status cd_reducer_complete_future(cd_reducer *r, cd_bucket *bucket, cddp_er
 {
     bool complete = false;
     while (!complete) CD_TRY(advance(r, bucket, &complete, err));
-    return check_result(r, bucket, err);
+    CD_TRY(check_result(r, bucket, err));
+    emit_bucket_done(r, bucket);
+    return CDDP_OK;
 }
 
 static cddp_status run_round(cd_reducer *r, cddp_error *err)

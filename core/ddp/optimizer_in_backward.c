@@ -69,7 +69,7 @@ cddp_status cd_optimizer_in_backward_set(cd_reducer *r, const cddp_optimizer_in_
         break;
     case CDDP_OVERLAP_HOOK_WITH_ZERO_STEP:
     case CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED:
-        CD_TRY(cd_zero_init(r, optimizer, err));
+        CD_TRY(cd_zero_attach(r, optimizer, err));
         break;
     default:
         return cd_fail(err, CDDP_E_ARG, "%d is no overlap of an optimizer", (int)optimizer->overlap);

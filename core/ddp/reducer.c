@@ -72,7 +72,7 @@ void cd_reducer_reset_iteration(cd_reducer *r)
     for (size_t b = 0; b < r->buckets.bucket_count; b++) {
         cd_bucket *bucket = &r->buckets.buckets[b];
         bucket->pending = bucket->variable_count;
-        bucket->is_launched = bucket->is_skipped = bucket->is_complete = false;
+        bucket->is_launched = bucket->is_skipped = bucket->is_complete = bucket->is_told = false;
     }
 }
 

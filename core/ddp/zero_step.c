@@ -53,7 +53,7 @@ static cddp_status check_fits(const cd_reducer *r, const cddp_optimizer_in_backw
     return CDDP_OK;
 }
 
-cddp_status cd_zero_init(cd_reducer *r, const cddp_optimizer_in_backward *optimizer, cddp_error *err)
+cddp_status cd_zero_attach(cd_reducer *r, const cddp_optimizer_in_backward *optimizer, cddp_error *err)
 {
     CD_TRY(check_fits(r, optimizer, err));
     r->zero = (cd_zero){.allocator = r->allocator, .is_set = true, .shards_buckets = optimizer->shard_buckets,

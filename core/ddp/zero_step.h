@@ -36,7 +36,7 @@ typedef struct cd_zero {
 } cd_zero;
 
 /* Refuses what a rebuilt layout, or a rank that steps for others, cannot be had with. */
-cddp_status cd_zero_init(struct cd_reducer *reducer, const cddp_optimizer_in_backward *optimizer, cddp_error *err);
+cddp_status cd_zero_attach(struct cd_reducer *reducer, const cddp_optimizer_in_backward *optimizer, cddp_error *err);
 /* The group rank that steps a variable; -1: none yet. */
 int64_t cd_zero_owner(const struct cd_reducer *reducer, size_t variable);
 void cd_zero_fini(cd_zero *zero); /* accepts a zeroed one */

@@ -9,7 +9,7 @@
 ** cd_trainer_refresh_views shows these copies until the gradients are dropped.
 **
 ** Note [Owners from the layout]
-** Who has to step what follows from the rebuilt buckets, which the wrapper knows, and I-LAYOUT judges, and from the law by which
+** Who has to step what follows from the rebuilt buckets, which the wrapper knows and I-CONTENT judges, and from the law by which
 ** buckets are dealt, which the oracle has of its own making.
 */
 #include "core/run/trainer.h"
@@ -210,6 +210,7 @@ cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, uint32_t due, cddp_er
         }
         for (size_t k = 0; k < o->count; k++) {
             if (o->has_stepped && !o->has_touched[k] && !is_elsewhere(t, o, k)) {
+                CD_TRY(cd_optimizer_state_begin(o->optimizer, k, err));
                 CD_TRY(cd_trainer_tell_touch(t, i, k, err));
             }
             o->has_touched[k] = false;

@@ -124,12 +124,13 @@ static cddp_status make_optimizer(cd_replica *r, const cddp_plan_optimizer *plan
                                   cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    const cd_optimizer_options options = optimizer_options(planned);
+    cd_optimizer_options options = optimizer_options(planned);
     made->name = planned->name != NULL ? planned->name : cd_optimizer_name(options.kind);
     made->steps = planned->steps;
     made->lr = planned->lr;
     made->in_backward = planned->in_backward || planned->overlap != 0;
     made->overlap = (cddp_optimizer_overlap)planned->overlap;
+    options.defers_state = made->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP && !is_whole;
     CD_TRY(collect_parameters(r, planned, made, err));
     cd_optimizer_parameter *parameters = cd_allocate_array(r->allocator, made->count, sizeof *parameters);
     if (parameters == NULL) {

@@ -58,6 +58,8 @@ enum {
     MIXED,
     REDUCE,
     IN_BACKWARD,
+    OVERLAP,
+    CUT,
     OBJECTIVE,
     DELAYED,
     CREATE_GRAPH,
@@ -106,6 +108,8 @@ static const feature features[FEATURES] = {
     [MIXED] = {"mixed_precision.param_dtype", {"none", "bf16", "f16"}},
     [REDUCE] = {"mixed_precision.reduce_dtype", {"none", "f32", "bf16"}},
     [IN_BACKWARD] = {"optimizer.0.in_backward", {"false", "true"}},
+    [OVERLAP] = {"optimizer.0.overlap", {"none", "hook_then_optimizer", "hook_with_zero_step", "hook_with_zero_step_interleaved"}},
+    [CUT] = {"optimizer.0.shard_buckets", {"false", "true"}},
     [OBJECTIVE] = {"train.objective", {"as_written", "mean", "token_mean"}},
     [DELAYED] = {"ddp.delay_all_reduce_named_params", {"", "out.*"}},
     [CREATE_GRAPH] = {"when.0.create_graph", {"", "true"}},
@@ -176,6 +180,19 @@ static bool makes_sense_when_sharded(const draw *d)
     return !is(d, JOIN, "true") && !is(d, IN_BACKWARD, "true") && is(d, DEVICE, "cpu") && is(d, STREAMS, "0") && is(d, AVERAGER, "");
 }
 
+/* An optimizer behind the hook (OIB-03, ZRO-10…12). */
+static bool makes_sense_behind_the_hook(const draw *d)
+{
+    const bool is_dealt = is(d, OVERLAP, "hook_with_zero_step") || is(d, OVERLAP, "hook_with_zero_step_interleaved");
+    if (is(d, CUT, "true") && !is_dealt) return false;
+    if (is(d, OVERLAP, "none")) return true;
+    if (is(d, IN_BACKWARD, "true") || !is(d, SHARD, "none") || !is(d, MIXED, "none") || !is(d, REDUCE, "none")) return false;
+    if (is(d, AMP, "true") || is(d, CLIP, "1") || !is(d, AVERAGER, "") || !is(d, DELAYED, "")) return false;
+    if (!is_dealt) return is(d, HOOK, "") && is(d, MICROS, "1");
+    if (is(d, UNUSED, "true") && !is(d, STATIC, "true")) return false;
+    return !is(d, JOIN, "true") && is(d, DEVICE, "cpu") && is(d, STREAMS, "0");
+}
+
 /* The loss computes the objective: the same counts, or counts that are equal everywhere. */
 static bool makes_sense_as_a_loss(const draw *d)
 {
@@ -207,7 +224,7 @@ static bool makes_sense(const draw *d)
     if (is(d, JOIN, "true") && !is(d, OPTIMIZER, "sgd"))
         return false; /* step counters of joined ranks stand still (INT-01) */
     if (is(d, CHOOSER, "fifo") && is(d, READY, "chosen")) return false;
-    return makes_sense_beside_hooks(d) && makes_sense_as_a_loss(d) && makes_sense_beside_the_reducer(d) && makes_sense_when_sharded(d);
+    return makes_sense_beside_hooks(d) && makes_sense_as_a_loss(d) && makes_sense_beside_the_reducer(d) && makes_sense_when_sharded(d) && makes_sense_behind_the_hook(d);
 }
 
 /* The plan, or NULL when the reader refuses the combination. */

@@ -163,7 +163,7 @@ cddp_status cd_optimizer_create(const cd_optimizer_options *options, const cd_op
     for (size_t i = 0; i < parameter_count; i++) {
         o->entries[i].parameter = parameters[i];
         CD_TRY_OUT(check_entry(o, &o->entries[i], err));
-        if (o->rule->has_state_from_start) CD_TRY_OUT(cd_optimizer_make_slots(o, &o->entries[i], err));
+        if (!options->defers_state) CD_TRY_OUT(cd_optimizer_state_begin(o, i, err));
     }
     *optimizer = o;
     o = NULL;
@@ -227,6 +227,11 @@ cddp_status cd_optimizer_state_digest(const cd_optimizer *optimizer, size_t para
     }
     *digest = d;
     return CDDP_OK;
+}
+
+cddp_status cd_optimizer_state_begin(cd_optimizer *optimizer, size_t parameter, cddp_error *err)
+{
+    return optimizer->rule->has_state_from_start ? cd_optimizer_make_slots(optimizer, &optimizer->entries[parameter], err) : CDDP_OK;
 }
 
 cddp_status cd_optimizer_state_define(cd_optimizer *optimizer, size_t parameter, cddp_error *err)

@@ -45,6 +45,7 @@ typedef struct cd_optimizer_options {
     bool amsgrad;                               /* adam, adamw */
     double eps;                                 /* adam, adamw, adagrad */
     double lr_decay, initial_accumulator_value; /* adagrad */
+    bool defers_state; /* which parameters are this rank's to step is not known yet: cd_optimizer_state_begin says so later */
 } cd_optimizer_options;
 
 /* PyTorch's defaults of that kind (SGD's lr, which has none there, is 0.01). */
@@ -84,6 +85,8 @@ cddp_status cd_optimizer_state_digest(const cd_optimizer *optimizer, size_t para
                                       cddp_error *err) CDDP_MUST_CHECK;
 /* Makes the state that a first step would make, so that a broadcast can fill it. */
 cddp_status cd_optimizer_state_define(cd_optimizer *optimizer, size_t parameter, cddp_error *err) CDDP_MUST_CHECK;
+/* With defers_state: makes what another optimizer would have made when it was created. */
+cddp_status cd_optimizer_state_begin(cd_optimizer *optimizer, size_t parameter, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_optimizer_save(const cd_optimizer *optimizer, const cddp_state_writer *writer,
                               cddp_error *err) CDDP_MUST_CHECK;
 /* Into an optimizer of the same kind over parameters of the same sizes; refuses others, naming what differs. After

@@ -27,6 +27,28 @@ TEST(partition, greedy_gives_the_largest_first_to_the_least_loaded)
     }
 }
 
+/* ZRO-12, worked out by hand: buckets of 10, 4 and 7 elements on three ranks, a piece ends before it would reach 7. */
+TEST(partition, buckets_are_dealt_in_turn_or_cut)
+{
+    (void)state;
+    static const int64_t numels[] = {3, 3, 3, 1, 4, 6, 1};
+    static const uint32_t positions[] = {6, 5, 4, 3, 2, 1, 0};
+    static const cd_partition_bucket buckets[] = {{positions + 3, 4}, {positions + 2, 1}, {positions, 2}};
+    static const uint32_t in_turn[] = {0, 0, 0, 0, 1, 2, 2};
+    /* 4 to rank 0; of the 7 the one to rank 1, the six to rank 2; of the 10 {1, 3} to rank 1, {3, 3} to rank 0. */
+    static const uint32_t cut[] = {0, 0, 1, 1, 0, 2, 1};
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_part parts[7];
+    const cd_partition p = {numels, 7, 3, NULL};
+    for (int round = 0; round < 2; round++) {
+        assert_ok(cd_partition_buckets(&p, buckets, 3, round == 1, parts, &err), &err);
+        for (size_t i = 0; i < 7; i++) {
+            cd_test_row("parameter %zu, %s", i, round == 1 ? "cut" : "in turn");
+            assert_int_equal(parts[i].start / parts[i].share, (round == 1 ? cut : in_turn)[i]);
+        }
+    }
+}
+
 TEST(partition, slices_end_where_the_padded_vector_says)
 {
     (void)state;
@@ -77,5 +99,6 @@ TEST(partition, every_element_belongs_to_exactly_one_rank)
     }
 }
 
-TEST_MAIN(ROW(partition, greedy_gives_the_largest_first_to_the_least_loaded), ROW(partition, slices_end_where_the_padded_vector_says),
+TEST_MAIN(ROW(partition, greedy_gives_the_largest_first_to_the_least_loaded), ROW(partition, buckets_are_dealt_in_turn_or_cut),
+          ROW(partition, slices_end_where_the_padded_vector_says),
           ROW(partition, every_element_belongs_to_exactly_one_rank))

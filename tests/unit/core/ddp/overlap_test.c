@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Optimizers behind the comm hook: fused ones (OIB-03), and sharded ones whose buckets are dealt to the ranks (ZRO-10…12). */
+#include "core/hooks/hook.h"
+#include "tests/unit/core/ddp/fixture.h"
+
+#define CAPS 4 /* bytes: every f32 parameter has a bucket of its own */
+
+/* p -= g / 2, and counts itself in out. */
+static cddp_status subtract(void *context, size_t variable, cddp_grad *grad, cddp_error *err)
+{
+    lane *l = context;
+    l->lab->out[l->r][variable]++;
+    return l->device->axpy(&l->parameters[variable].tensor, -0.5, &grad->value, NULL, err);
+}
+
+static double parameter_of(lane *l, size_t i) { return lane_first(l, &l->parameters[i].tensor); }
+
+static cddp_optimizer_in_backward behind(lane *l, cddp_optimizer_overlap overlap)
+{
+    return (cddp_optimizer_in_backward){.size = sizeof(cddp_optimizer_in_backward), .step = subtract, .context = l, .overlap = overlap};
+}
+
+static void attach(lane *l, const cddp_optimizer_in_backward *optimizer)
+{
+    CHECK_OK(cddp_ddp_set_optimizer_in_backward(l->ddp, optimizer, &l->err));
+}
+
+/* ---- hook_then_optimizer ---- */
+
+static void fused_body(lane *l)
+{
+    static const bool managed[2] = {true, false};
+    cddp_optimizer_in_backward optimizer = behind(l, CDDP_OVERLAP_HOOK_THEN_OPTIMIZER);
+    optimizer.managed = managed;
+    l->options.gradient_as_bucket_view = l->lab->data != NULL;
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_add(l, "q", CDDP_F32, 2);
+    lane_wrap(l);
+    attach(l, &optimizer);
+    for (int i = 1; i <= 3; i++) {
+        lane_iterate(l, 1.0 + 2.0 * l->r);
+        CHECK(parameter_of(l, 0) == -1.0 * i && lane_value(l, 0) == 2.0); /* the gradient stays */
+        CHECK(parameter_of(l, 1) == 0.0 && lane_value(l, 1) == 2.0);
+        lane_zero_grad(l, true);
+    }
+    CHECK(lane_count(l, CDDP_EV_hook_call, -1) == 3);
+}
+TEST(hook_then_optimizer, steps_its_parameters_and_keeps_all_gradients) { lab_of(2, fused_body, NULL); }
+TEST(hook_then_optimizer, steps_its_parameters_and_keeps_all_gradients_in_views) { lab_of(2, fused_body, fused_body); }
+
+/* The allreduce hook divides before it sums: 1/3 + 1/3 + 1/3 in f32, not 3/3. */
+LAB(hook_then_optimizer, divides_before_the_sum, 3)
+{
+    const cddp_optimizer_in_backward optimizer = behind(l, CDDP_OVERLAP_HOOK_THEN_OPTIMIZER);
+    lane_add(l, "p", CDDP_F32, 1);
+    lane_wrap(l);
+    attach(l, &optimizer);
+    lane_iterate(l, 1.0 + 16777216.0 * (l->r == 1));
+    const volatile float large = 16777217.0f / 3, small = 1.0f / 3;
+    CHECK(lane_f32(l, 0) == (small + large) + small || lane_f32(l, 0) == small + (large + small));
+}
+
+LAB(hook_then_optimizer, refuses_what_cannot_be_beside_it, 2)
+{
+    const cddp_optimizer_in_backward optimizer = behind(l, CDDP_OVERLAP_HOOK_THEN_OPTIMIZER);
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_wrap(l);
+    cddp_optimizer_in_backward odd = optimizer;
+    odd.overlap = (cddp_optimizer_overlap)9;
+    CHECK_FAILS(cddp_ddp_set_optimizer_in_backward(l->ddp, &odd, &l->err), CDDP_E_ARG, "9 is no overlap");
+    odd = optimizer;
+    odd.shard_buckets = true;
+    CHECK_FAILS(cddp_ddp_set_optimizer_in_backward(l->ddp, &odd, &l->err), CDDP_E_ARG, "belongs to hook_with_zero_step");
+    attach(l, &optimizer);
+    CHECK_FAILS(cddp_ddp_set_optimizer_in_backward(l->ddp, &optimizer, &l->err), CDDP_E_STATE, "only one can be");
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("noop"), NULL, NULL, &l->err), CDDP_E_STATE, "allreduce is registered");
+    cddp_ddp_no_sync_begin(l->ddp);
+    lane_forward(l);
+    lane_accumulate(l, 0, 1.0);
+    CHECK_FAILS(lane_try_hook(l, 0), CDDP_E_STATE, "accumulates nothing");
+    cddp_ddp_no_sync_end(l->ddp);
+}
+
+LAB(hook_then_optimizer, refuses_a_slot_that_is_taken, 1)
+{
+    const cddp_optimizer_in_backward optimizer = behind(l, CDDP_OVERLAP_HOOK_THEN_OPTIMIZER);
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("fp16_compress"), NULL, NULL, &l->err));
+    CHECK_FAILS(cddp_ddp_set_optimizer_in_backward(l->ddp, &optimizer, &l->err), CDDP_E_STATE, "already holds fp16_compress");
+}
+
+/* ---- hook_with_zero_step ---- */
+
+typedef struct zero_row {
+    cddp_optimizer_overlap overlap;
+    bool views, static_graph;
+    const char *hook; /* NULL: none */
+} zero_row;
+
+/* Five parameters in five buckets, the last registered in the first bucket; bucket b is rank b mod W's. */
+static void zero_body(lane *l)
+{
+    const zero_row *row = l->lab->data;
+    const cddp_optimizer_in_backward optimizer = behind(l, row->overlap);
+    const int first = row->static_graph ? 4 : 3;
+    l->options.first_bucket_bytes = CAPS;
+    l->options.bucket_cap_mb = CAPS / 1048576.0;
+    l->options.gradient_as_bucket_view = row->views;
+    l->options.static_graph = row->static_graph;
+    for (size_t i = 0; i < 5; i++) lane_add(l, (const char *[]){"a", "b", "c", "d", "e"}[i], CDDP_F32, 1);
+    lane_wrap(l);
+    if (row->hook != NULL) CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(row->hook), NULL, NULL, &l->err));
+    attach(l, &optimizer);
+    for (int i = 1; i <= 6; i++) {
+        lane_mark(l);
+        lane_iterate(l, 1.0 + 2.0 * l->r);
+        const double mean = (double)l->w, steps = i < first ? 0 : i - first + 1;
+        for (size_t p = 0; p < l->count; p++) {
+            CHECK(parameter_of(l, p) == -0.5 * mean * steps && lane_value(l, p) == mean);
+            const bool is_own = (4 - p) % l->w == l->r;
+            CHECK(l->lab->out[l->r][p] == (is_own ? steps : 0.0));
+            CHECK(cddp_ddp_optimizer_owner(l->ddp, p) == (i + 1 < first ? -1 : (int64_t)((4 - p) % l->w)));
+        }
+        if (i >= first) CHECK(lane_posts(l, CDDP_OP_BROADCAST) == 5);
+        lane_zero_grad(l, true);
+    }
+}
+static const zero_row plain = {.overlap = CDDP_OVERLAP_HOOK_WITH_ZERO_STEP};
+static const zero_row in_views = {.overlap = CDDP_OVERLAP_HOOK_WITH_ZERO_STEP, .views = true, .hook = "allreduce"};
+static const zero_row on_static = {.overlap = CDDP_OVERLAP_HOOK_WITH_ZERO_STEP, .static_graph = true};
+static const zero_row interleaved = {.overlap = CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED};
+static const zero_row interleaved_views = {.overlap = CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED, .views = true, .hook = "fp16_compress"};
+static const zero_row interleaved_static = {.overlap = CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED, .static_graph = true};
+static void zero_lab(uint32_t world, const zero_row *row)
+{
+    lab b = {.world_size = world, .body = zero_body, .data = (void *)(uintptr_t)row};
+    lab_run(&b);
+}
+TEST(zero_step, owners_step_from_the_third_backward_on) { zero_lab(2, &plain); zero_lab(3, &plain); }
+TEST(zero_step, works_alone_and_in_worlds_larger_than_its_buckets) { zero_lab(1, &plain); zero_lab(8, &plain); }
+TEST(zero_step, works_behind_a_hook_in_views) { zero_lab(2, &in_views); }
+TEST(zero_step, a_static_graph_leaves_out_one_more) { zero_lab(2, &on_static); zero_lab(2, &interleaved_static); }
+TEST(zero_step, interleaved_does_the_same) { zero_lab(3, &interleaved); zero_lab(2, &interleaved_views); }
+
+/* Which collectives were posted since the mark: R an all-reduce, B a broadcast. */
+static void print_posts(const lane *l, char *text)
+{
+    for (size_t i = l->since; i < l->sink.count; i++) {
+        const cddp_event *e = &l->sink.events[i];
+        if (e->kind == CDDP_EV_collective_post) *text++ = e->as.collective_post.op == CDDP_OP_ALLREDUCE ? 'R' : 'B';
+    }
+    *text = '\0';
+}
+
+static void order_body(lane *l)
+{
+    char posts[64];
+    const cddp_optimizer_in_backward optimizer = behind(l, l->lab->data != NULL ? CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED
+                                                                                : CDDP_OVERLAP_HOOK_WITH_ZERO_STEP);
+    l->options.first_bucket_bytes = CAPS;
+    l->options.bucket_cap_mb = CAPS / 1048576.0;
+    for (size_t i = 0; i < 3; i++) lane_add(l, (const char *[]){"a", "b", "c"}[i], CDDP_F32, 1);
+    lane_wrap(l);
+    attach(l, &optimizer);
+    for (int i = 0; i < 2; i++) lane_iterate(l, 1.0);
+    lane_mark(l);
+    lane_iterate(l, 1.0);
+    print_posts(l, posts);
+    CHECK(strcmp(posts, l->lab->data != NULL ? "RRBRBB" : "RRRBBB") == 0);
+}
+TEST(zero_step, sends_parameters_behind_all_gradients) { lab_of(2, order_body, NULL); }
+TEST(zero_step, interleaved_sends_them_between) { lab_of(2, order_body, order_body); }
+
+/* One bucket of 3, 3, 3 and 1 elements on two ranks: a piece ends before it would reach 5. PyTorch would cut again before the
+** third and find nobody; the rest stays with the second piece. */
+LAB(zero_step, cuts_a_bucket_between_ranks, 2)
+{
+    cddp_optimizer_in_backward optimizer = behind(l, CDDP_OVERLAP_HOOK_WITH_ZERO_STEP);
+    optimizer.shard_buckets = true;
+    static const int64_t numels[] = {1, 3, 3, 3};
+    for (size_t i = 0; i < 4; i++) lane_add(l, (const char *[]){"a", "b", "c", "d"}[i], CDDP_F32, numels[i]);
+    lane_wrap(l);
+    attach(l, &optimizer);
+    for (int i = 0; i < 4; i++) lane_iterate(l, 1.0);
+    static const int64_t owners[] = {1, 1, 1, 0};
+    for (size_t p = 0; p < 4; p++) {
+        CHECK(cddp_ddp_optimizer_owner(l->ddp, p) == owners[p]);
+        CHECK(parameter_of(l, p) == parameter_of(l, 0) && parameter_of(l, 0) < 0);
+        CHECK(l->lab->out[l->r][p] == (owners[p] == l->r ? 2.0 : 0.0));
+    }
+}
+
+LAB(zero_step, refuses_what_it_cannot_do, 2)
+{
+    static const bool managed[2] = {true, false};
+    cddp_optimizer_in_backward optimizer = behind(l, CDDP_OVERLAP_HOOK_WITH_ZERO_STEP), odd = optimizer;
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_add(l, "q", CDDP_F32, 2);
+    lane_wrap(l);
+    odd.managed = managed;
+    CHECK_FAILS(cddp_ddp_set_optimizer_in_backward(l->ddp, &odd, &l->err), CDDP_E_CONFIG, "one optimizer owns every parameter, 'q' too");
+    attach(l, &optimizer);
+    CHECK_FAILS(cddp_ddp_update_process_group(l->ddp, l->group, &l->err), CDDP_E_UNSUPPORTED, "deal the buckets anew");
+    CHECK_FAILS(cddp_ddp_join_begin(l->ddp, NULL, &l->err), CDDP_E_UNSUPPORTED, "join cannot shadow hook_with_zero_step");
+}
+
+LAB(zero_step, refuses_buckets_that_are_never_rebuilt, 1)
+{
+    const cddp_optimizer_in_backward optimizer = behind(l, CDDP_OVERLAP_HOOK_WITH_ZERO_STEP);
+    l->options.find_unused_parameters = true;
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_wrap(l);
+    CHECK_FAILS(cddp_ddp_set_optimizer_in_backward(l->ddp, &optimizer, &l->err), CDDP_E_CONFIG, "it would never update anything");
+}
+
+/* A backward that ends early gives every work back; the next one starts anew. */
+LAB(zero_step, gives_back_what_was_under_way, 2)
+{
+    const cddp_optimizer_in_backward optimizer = behind(l, CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED);
+    l->options.first_bucket_bytes = CAPS;
+    l->options.bucket_cap_mb = CAPS / 1048576.0;
+    for (size_t i = 0; i < 3; i++) lane_add(l, (const char *[]){"a", "b", "c"}[i], CDDP_F32, 1);
+    lane_wrap(l);
+    attach(l, &optimizer);
+    for (int i = 0; i < 2; i++) lane_iterate(l, 1.0);
+    lane_forward(l);
+    lane_grad(l, 2, 1.0);
+    lane_grad(l, 1, 1.0); /* the broadcast of the first bucket is under way when the wrapper goes */
+}
+
+TEST_MAIN(ROW(hook_then_optimizer, steps_its_parameters_and_keeps_all_gradients),
+          ROW(hook_then_optimizer, steps_its_parameters_and_keeps_all_gradients_in_views), ROW(hook_then_optimizer, divides_before_the_sum),
+          ROW(hook_then_optimizer, refuses_what_cannot_be_beside_it), ROW(hook_then_optimizer, refuses_a_slot_that_is_taken),
+          ROW(zero_step, owners_step_from_the_third_backward_on), ROW(zero_step, works_alone_and_in_worlds_larger_than_its_buckets),
+          ROW(zero_step, works_behind_a_hook_in_views), ROW(zero_step, a_static_graph_leaves_out_one_more),
+          ROW(zero_step, interleaved_does_the_same), ROW(zero_step, sends_parameters_behind_all_gradients),
+          ROW(zero_step, interleaved_sends_them_between), ROW(zero_step, cuts_a_bucket_between_ranks),
+          ROW(zero_step, refuses_what_it_cannot_do), ROW(zero_step, refuses_buckets_that_are_never_rebuilt),
+          ROW(zero_step, gives_back_what_was_under_way))
