@@ -213,7 +213,8 @@ static int judge(cd_cli *cli, uint64_t ranks, cddp_rank_result *results)
     card c = {.cli = cli, .backend = cd_plugins_backend_name(cli, cli->args->operands[0])};
     c.sink = (cddp_trace_sink){sizeof c.sink, CDDP_TRACE_ABI, &c, take_row, NULL};
     c.options = (cd_conformance_options){.device = cddp_device_cpu(), .thorough = cd_args_has(cli->args, CD_OPTION_thorough),
-                                         .huge_bytes = cd_args_has(cli->args, CD_OPTION_huge) ? HUGE_BYTES : 0};
+                                         .huge_bytes = cd_args_has(cli->args, CD_OPTION_huge) ? HUGE_BYTES : 0,
+                                         .interrupted = cd_interrupt_requested};
     if (run_card(&c, ranks, results, &err) != CDDP_OK) return cd_cli_fail(cli, &err);
     return report(&c, results, (uint32_t)ranks);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ctrl-C: the first ends the work cleanly with what is known, the second at once.
 **
-** Threads    the signal handler touches one flag. This is the only mutable object of the program outside main.
+** Threads    the signal handler touches one flag. Nothing else of the program outside main is mutable but main.c's has_verdict.
 */
 #pragma once
 #include "cddp/trace.h"

@@ -482,6 +482,7 @@ static cddp_status run_counts(battery *b, test_case c, cddp_error *err)
 static cddp_status run_row(battery *b, cddp_op op, cddp_dtype dtype, cddp_red_op reduce_op, cddp_error *err)
 {
     test_case c = {.op = op, .dtype = dtype, .reduce_op = reduce_op};
+    if (b->options->interrupted != NULL && b->options->interrupted()) return cd_fail(err, CDDP_E_ABORTED, "interrupted");
     b->row = (cd_conformance_row){.op = op, .dtype = dtype, .reduce_op = reduce_op,
                                   .undeclared = !declared(b, op, dtype, reduce_op)};
     if (op == CDDP_OP_SEND) {

@@ -30,6 +30,7 @@ typedef struct cd_conformance_options {
     int64_t huge_bytes;        /* one all-reduce of this many bytes; 0: none */
     void *context;
     void (*row)(void *context, const cd_conformance_row *row);
+    bool (*interrupted)(void); /* asked before every row: the run ends there with CDDP_E_ABORTED; NULL: never */
 } cd_conformance_options;
 
 cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *options, cddp_error *err);

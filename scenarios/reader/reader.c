@@ -322,8 +322,10 @@ static const cd_key_row *leaf_row(reader *r, const cd_toml_leaf *leaf, const key
         } else if (near != NULL) {
             cd_key_path(near, meant, sizeof meant);
         }
+        /* What stands behind a header belongs to its table, also where a line like the first ones of a file is pasted. */
+        const bool is_top = near != NULL && near->table[0] == '\0' && path->table[0] != '\0';
         complain(r, at, "unknown key '%s'%s%s%s%s", path->field, where, near != NULL ? "; did you mean '" : "", meant,
-                 near != NULL ? "'?" : "");
+                 near == NULL ? "" : is_top ? "' above the first table?" : "'?");
         return NULL;
     }
     const char *wanted = wrong_type(row, leaf);

@@ -424,6 +424,25 @@ TEST(program, a_worker_that_crashes_is_a_result_and_harms_no_other)
     program_close(&p);
 }
 
+/* Code 0 of a program that a plugin ended would be taken for "verified". */
+TEST(program, a_plugin_that_leaves_with_0_does_not_speak_for_the_program)
+{
+    cd_program p;
+    program_open(&p);
+    program_write(&p, "a.toml", "schema = 1\ntitle = \"a\"\n[hook]\nname = \"leave\"\n");
+    program_run(&p, "\"$T/a.toml\" --plugin " CRASH_PLUGIN);
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.err, "a plugin ended the program: there is no verdict");
+    program_run(&p, "hook-conformance leave --plugin " CRASH_PLUGIN);
+    assert_int_equal(p.exit_code, 2);
+    program_write(&p, "b.toml", "schema = 1\ntitle = \"b\"\n");
+    program_run(&p, "\"$T\" --jobs 2 -k --plugin " CRASH_PLUGIN);
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.out, "without a result");
+    assert_contains(p.out, "1 of 2 verified, 1 with errors");
+    program_close(&p);
+}
+
 TEST(program, plugins_appear_in_the_lists)
 {
     cd_program p;
@@ -669,6 +688,31 @@ TEST(program, an_interrupt_ends_with_what_is_known)
     program_close(&p);
 }
 
+/* All ranks in one process, which nobody outside could end: they look before every row of the card. */
+TEST(program, an_interrupted_battery_judges_nobody)
+{
+    cd_program p;
+    char command[4096], path[1200];
+    program_open(&p);
+    /* The signal waits until the program catches it: bit 14 of the mask. */
+    snprintf(command, sizeof command,
+             "T='%s'; '%s' backend-conformance sim -n 12 --thorough >\"$T/out\" 2>&1 & pid=$!; n=0; "
+             "until grep -q '^SigCgt:.*[4567cdef]...$' /proc/$pid/status || [ $n -gt 600 ]; do sleep 0.1; n=$((n + 1)); done; "
+             "kill -TERM $pid; wait $pid; echo $? >\"$T/code\"",
+             p.place, CDDP_VERIFY);
+    assert_int_equal(system(command), 0);
+    snprintf(path, sizeof path, "%s/code", p.place);
+    char *code = program_slurp(path);
+    assert_string_equal(code, "4\n");
+    free(code);
+    snprintf(path, sizeof path, "%s/out", p.place);
+    char *out = program_slurp(path);
+    assert_contains(out, "inconclusive  backend sim: interrupted after ");
+    assert_null(strstr(out, "FAILED"));
+    free(out);
+    program_close(&p);
+}
+
 TEST(program, explains_what_its_reports_name)
 {
     static const char *const names[] = {"I-ORDER", "bucket_launch", "ddp.bucket_cap_mb", "4", "allreduce",
@@ -738,7 +782,8 @@ TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
           ROW(program, workers_change_neither_report_nor_store),
           ROW(program, the_first_failure_ends_a_run_unless_told_to_keep_going),
           ROW(program, what_a_missing_plugin_would_bring_is_skipped_where_nobody_named_it),
-          ROW(program, a_worker_that_crashes_is_a_result_and_harms_no_other), ROW(program, plugins_appear_in_the_lists),
+          ROW(program, a_worker_that_crashes_is_a_result_and_harms_no_other), ROW(program, a_plugin_that_leaves_with_0_does_not_speak_for_the_program),
+          ROW(program, plugins_appear_in_the_lists),
           ROW(program, progress_is_shown_on_terminals_only), ROW(program, two_programs_append_to_one_store),
           ROW(program, a_stored_run_is_reported_and_judged_again),
           ROW(program, bad_stores_get_one_sentence_and_are_left_alone), ROW(program, the_line_that_reproduces_does),
@@ -746,5 +791,6 @@ TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
           ROW(program, the_log_goes_to_standard_error),
           ROW(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment),
           ROW(program, a_name_that_the_model_or_the_registry_lacks_is_refused_at_its_place_before_anything_runs),
-          ROW(program, a_battery_without_memory_accuses_nobody), ROW(program, an_interrupt_ends_with_what_is_known), ROW(program, explains_what_its_reports_name),
+          ROW(program, a_battery_without_memory_accuses_nobody), ROW(program, an_interrupt_ends_with_what_is_known), ROW(program, an_interrupted_battery_judges_nobody),
+          ROW(program, explains_what_its_reports_name),
           ROW(program, lists_every_registry), ROW(program, the_doctor_trains_on_the_built_in_backends))

@@ -159,6 +159,7 @@ static const struct {
     {"table repeated that does not", "schema=1\ntitle=\"t\"\n[[ddp]]\nstatic_graph=true\n", "may not be repeated"},
     {"key that is the same for all ranks", "schema=1\ntitle=\"t\"\n[[rank]]\nranks=0\nworld.size=3\n", "cannot be changed for some"},
     {"unknown key in a rank table", "schema=1\ntitle=\"t\"\n[[rank]]\nranks=0\nddp.static=true\n", "did you mean 'static_graph'"},
+    {"line of the top behind a header", "schema=1\ntitle=\"t\"\n[ddp]\nabout=\"a\"\n", "unknown key 'about' in [ddp]; did you mean 'about' above the first table?"},
     {"contradiction with its place", "schema=1\ntitle=\"t\"\n[train]\nresume=true\n", "a.toml:4:1: train.resume needs"},
     {"list in a table of settings", "schema=1\ntitle=\"t\"\n[hook.options]\nk=[1,2]\n", "a.toml:4:1: 'k' in a table of settings"},
     {"comma in a table of settings", "schema=1\ntitle=\"t\"\nhook.options={k=\"1,l=2\"}\n", "'k' in a table of settings"},
