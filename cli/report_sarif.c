@@ -48,6 +48,21 @@ static void put_logical(cd_json *json, const char *kind, const char *name)
     cd_json_close(json, '}');
 }
 
+/* A path as a URI reference (RFC 3986), or a blank would end it and a % begin an escape. */
+static void put_uri(cd_json *json, const char *path)
+{
+    cd_text uri;
+    cd_text_init(&uri, false);
+    for (const char *at = path; *at != '\0'; at++) {
+        unsigned char byte = (unsigned char)*at;
+        bool is_plain = (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || (byte >= '0' && byte <= '9') ||
+                        strchr("-._~/!$&'()*+,;=@", byte) != NULL;
+        cd_text_printf(&uri, is_plain ? "%c" : "%%%02X", byte);
+    }
+    cd_json_put_text(json, "uri", cd_text_get(&uri));
+    cd_text_fini(&uri);
+}
+
 static void put_location(cd_json *json, const cd_result *result, const cddp_finding *f)
 {
     char name[32];
@@ -58,7 +73,7 @@ static void put_location(cd_json *json, const cd_result *result, const cddp_find
     cd_json_open(json, '{');
     cd_json_key(json, "artifactLocation");
     cd_json_open(json, '{');
-    cd_json_put_text(json, "uri", result->source);
+    put_uri(json, result->source);
     cd_json_close(json, '}');
     cd_json_key(json, "region");
     cd_json_open(json, '{');

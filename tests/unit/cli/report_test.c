@@ -169,6 +169,25 @@ TEST(report, sarif_has_the_structure_of_2_1_0)
     disinvent(results);
 }
 
+TEST(report, sarif_names_a_file_by_a_uri_reference)
+{
+    cd_result results[INVENTED_COUNT];
+    cddp_registry *registry = NULL;
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_text text;
+    invent(results);
+    for (size_t i = 0; i < INVENTED_COUNT; i++) results[i].source = "a b/c:\xc3\xbc%41#?.toml";
+    assert_ok(cddp_registry_create(NULL, &registry, &err), &err);
+    cd_text_init(&text, false);
+    cd_report report = all_of(results, registry);
+    cd_report_sarif(&text, &report);
+    assert_non_null(strstr(cd_text_get(&text), "\"uri\": \"a%20b/c%3A%C3%BC%2541%23%3F.toml\""));
+    assert_null(strstr(cd_text_get(&text), "\"uri\": \"a b"));
+    cd_text_fini(&text);
+    cddp_registry_destroy(registry);
+    disinvent(results);
+}
+
 TEST_MAIN(ROW(report, the_text_is_as_recorded), ROW(report, junit_satisfies_the_schema_of_jenkins),
           ROW(report, the_schema_refuses_what_it_should), ROW(report, json_says_everything),
-          ROW(report, sarif_has_the_structure_of_2_1_0))
+          ROW(report, sarif_has_the_structure_of_2_1_0), ROW(report, sarif_names_a_file_by_a_uri_reference))
