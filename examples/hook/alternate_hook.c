@@ -130,8 +130,11 @@ static float *flat_of(const cddp_grad_bucket *bucket)
 static void state_law(const alternate *a, const cddp_grad_bucket *bucket, const double in[2], double out)
 {
     double numel = (double)cddp_tensor_numel(&bucket->buffer);
-    cddp_law law = {"gradient + old debt = sent + new debt", (int64_t)bucket->index, out, in[0],
-                    (0x1p-24 + numel * 0x1p-51) * in[1] + numel * 0x1p-150};
+    cddp_law law = {.name = "gradient + old debt = sent + new debt",
+                    .bucket = (int64_t)bucket->index,
+                    .left = out,
+                    .right = in[0],
+                    .bound = (0x1p-24 + numel * 0x1p-51) * in[1] + numel * 0x1p-150};
     if (a->tracer != NULL && isfinite(in[0])) cddp_tracer_law(a->tracer, &law);
 }
 

@@ -35,8 +35,11 @@ foreach(language C CXX)
   endif()
 endforeach()
 
+# What people begin with draws no warning, however much they ask for.
+set(strict "-DCMAKE_C_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Werror")
+
 # A backend from outside: loaded by path, judged, and failed for what is wrong with it.
-run(${CMAKE_COMMAND} -S ${EXAMPLES}/backend -B ${WORK}/dummy -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_C_COMPILER=${C})
+run(${CMAKE_COMMAND} -S ${EXAMPLES}/backend -B ${WORK}/dummy -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_C_COMPILER=${C} ${strict})
 run(${CMAKE_COMMAND} --build ${WORK}/dummy)
 function(expect_words code words)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE got OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -54,7 +57,7 @@ expect_words(1 "does not implement" ${prefix}/bin/cddp-verify ${SCENARIOS}/gan_u
 expect_words(2 "unknown backend 'dummy'" ${prefix}/bin/cddp-verify backend-conformance dummy -n 2)
 
 # A hook from outside: keeps every law of its card, and trains a scenario.
-run(${CMAKE_COMMAND} -S ${EXAMPLES}/hook -B ${WORK}/hook -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_C_COMPILER=${C})
+run(${CMAKE_COMMAND} -S ${EXAMPLES}/hook -B ${WORK}/hook -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_C_COMPILER=${C} ${strict})
 run(${CMAKE_COMMAND} --build ${WORK}/hook)
 expect_words(0 "conforms  hook alternate" ${prefix}/bin/cddp-verify hook-conformance alternate --plugin ${WORK}/hook/alternate_hook.so)
 expect_words(0 "verified" ${prefix}/bin/cddp-verify ${SCENARIOS}/hooks/topk.toml --plugin ${WORK}/hook/alternate_hook.so
