@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What comm hooks compute, beside what the memory does: casts against a copy of the same bytes, the reproducible hook's
-** kernels against a plain addition. Every pair is measured in the same rounds, by the processor's clock; quote the ratios.
+** kernels against a plain addition. Every pair is measured in the same rounds, by the processor's clock; quote the ratios. A window is
+** four micro-steps, from bins or gradients without anything in them.
 **
-**     hook_bench [--limits] [--rounds N] [--isa portable|avx2] [--mib N | --kib N | --list NAME]
+**     hook_bench [--limits] [--rounds N] [--isa portable|avx2|avx512] [--mib N | --kib N | --list NAME]
 **
 **     --mib, --kib    arrays of so many MiB or KiB of f32
 **     --list          resnet50, tiny or mlp: additions go gradient by gradient, each into bins of its own, as in a backward
@@ -26,6 +27,7 @@
 #include <time.h>
 
 #define ROUNDS_MAX 101
+#define WINDOW 4 /* micro-steps */
 #define LEAST_NS 200e3 /* of one measurement: reading the clock takes less than a hundredth of it */
 
 typedef struct arrays {
@@ -60,6 +62,17 @@ static void bins_add(arrays *a)
     for (size_t p = 0; p < a->gradients.count; x += a->gradients.numel[p++])
         if (cd_bins_add(&a->bins[p], x, NULL) != CDDP_OK) abort();
 }
+/* Four micro-steps from the beginning, where there is nothing yet to add to. */
+static void plain_window(arrays *a)
+{
+    copy(a);
+    for (int k = 1; k < WINDOW; k++) plain_add(a);
+}
+static void bins_window(arrays *a)
+{
+    for (size_t p = 0; p < a->gradients.count; p++) cd_bins_clear(&a->bins[p]);
+    for (int k = 0; k < WINDOW; k++) bins_add(a);
+}
 static void bins_span(arrays *a) { a->span = cd_bins_span_of(CDDP_F32, a->x, (int64_t)a->numel); }
 static void bins_encode(arrays *a)
 {
@@ -89,6 +102,8 @@ static phase phases[] = {
     {"bf16 to f32", from_bf16, 1, 2, 1, {0}},
     {"plain addition", plain_add, -1, 0, 1, {0}},
     {"bins: accumulate", bins_add, 6, 2, 1, {0}},
+    {"plain window", plain_window, -1, 0, 1, {0}},
+    {"bins: window", bins_window, 8, 2, 1, {0}},
     {"bins: find the span", bins_span, 6, 0, 1, {0}},
     {"bins: encode", bins_encode, 6, 0, 1, {0}},
     {"bins: decode", bins_decode, 6, 0, 1, {0}},
@@ -176,7 +191,7 @@ static bool create(arrays *a)
 
 static cd_isa isa_named(const char *name)
 {
-    cd_isa isa = strcmp(name, "portable") == 0 ? CD_ISA_PORTABLE : strcmp(name, "avx2") == 0 ? CD_ISA_AVX2 : CD_ISA_COUNT;
+    cd_isa isa = strcmp(name, "portable") == 0 ? CD_ISA_PORTABLE : strcmp(name, "avx2") == 0 ? CD_ISA_AVX2 : strcmp(name, "avx512") == 0 ? CD_ISA_AVX512 : CD_ISA_COUNT;
     return isa < CD_ISA_COUNT && cd_isa_is_available(isa) ? isa : CD_ISA_COUNT;
 }
 

@@ -83,6 +83,13 @@ int64_t cd_bins_rows_most(cddp_dtype dtype)
 
 /* ---- blocks ---- */
 
+/* How groups of a block follow one another, and whether the whole array is long enough to be fetched ahead: what is in the nearest cache
+** anyway would only be waited for. */
+typedef struct way {
+    bool is_back, is_long;
+} way;
+#define LONG 16384 /* elements: 128 KiB of sums */
+
 static size_t block_of(size_t count) { return count < BLOCK ? count : BLOCK; }
 
 #if defined(__GNUC__) && defined(__x86_64__)
@@ -92,16 +99,31 @@ static size_t block_of(size_t count) { return count < BLOCK ? count : BLOCK; }
 #define VECTOR_KERNELS 0
 #endif
 
+/* The first numbers of a window are their own sums; false: not all are finite. */
+#define BEGIN_BLOCK(name, attributes)                                                                                  \
+    attributes static bool name(double *restrict to, const float *restrict x, size_t count)                            \
+    {                                                                                                                  \
+        uint32_t high = 0;                                                                                             \
+        for (size_t i = 0; i < count; i++) {                                                                           \
+            uint32_t bits, m;                                                                                          \
+            memcpy(&bits, x + i, sizeof bits);                                                                         \
+            m = bits & 0x7fffffffu;                                                                                    \
+            high = m > high ? m : high;                                                                                \
+            to[i] = (double)x[i];                                                                                      \
+        }                                                                                                              \
+        return high < INFINITE;                                                                                        \
+    }
+
 /* Sums of one block, from where they are to where they go; false: not all are known to be exact, and the old ones still lie where they
 ** lay. With s = fl(a + b) the subtraction of the larger operand from s is exact (Dekker) and gives the other one exactly when a + b was; NaN
 ** equals nothing. A group may be the last or the first to go. */
 #define ADD_BLOCK(name, attributes)                                                                                    \
-    attributes static bool name(double *restrict to, const double *restrict from, const float *restrict x, size_t count, bool is_back) \
+    attributes static bool name(double *restrict to, const double *restrict from, const float *restrict x, size_t count, way w) \
     {                                                                                                                  \
         const size_t whole = count - count % LINE;                                                                     \
         int64_t wrong = 0;                                                                                             \
         for (size_t done = 0; done < whole; done += LINE) {                                                            \
-            const size_t first = is_back ? whole - LINE - done : done;                                                 \
+            const size_t first = w.is_back ? whole - LINE - done : done;                                                 \
             for (size_t i = first; i < first + LINE; i++) {                                                            \
                 double a = from[i], b = (double)x[i], s = a + b;                                                       \
                 wrong |= -(int64_t)(s - a != b) | -(int64_t)(s - b != a);                                              \
@@ -199,6 +221,7 @@ static size_t block_of(size_t count) { return count < BLOCK ? count : BLOCK; }
     }
 
 #define KERNELS(suffix, attributes)                                                                                    \
+    BEGIN_BLOCK(begin_##suffix, attributes)                                                                            \
     ADD_BLOCK(add_##suffix, attributes)                                                                                \
     SCAN_BLOCK(scan_##suffix, attributes)                                                                              \
     ENDS_BLOCK(ends_##suffix, attributes)                                                                              \
@@ -210,7 +233,8 @@ static size_t block_of(size_t count) { return count < BLOCK ? count : BLOCK; }
 typedef struct kernels {
     uint32_t (*watch_begin)(void); /* around additions: takes the processor's flags, and gives them back */
     void (*watch_end)(uint32_t flags);
-    bool (*add)(double *to, const double *from, const float *x, size_t count, bool is_back);
+    bool (*begin)(double *to, const float *x, size_t count);
+    bool (*add)(double *to, const double *from, const float *x, size_t count, way w);
     void (*scan)(const uint32_t *x, size_t count, uint32_t *least, uint32_t *largest);
     void (*ends)(const double *x, size_t count, double *least, double *largest);
     bool (*fits)(const double *x, size_t count, double weight);
@@ -220,7 +244,7 @@ typedef struct kernels {
 } kernels;
 #define TABLE(suffix)                                                                                                  \
     {                                                                                                                  \
-        watch_begin_##suffix, watch_end_##suffix, add_##suffix, scan_##suffix, ends_##suffix, fits_##suffix, cut_##suffix, join_##suffix, round_##suffix         \
+        watch_begin_##suffix, watch_end_##suffix, begin_##suffix, add_##suffix, scan_##suffix, ends_##suffix, fits_##suffix, cut_##suffix, join_##suffix, round_##suffix         \
     }
 
 static uint32_t watch_begin_plain(void) { return 0; }
@@ -229,9 +253,13 @@ static void watch_end_plain(uint32_t flags) { (void)flags; }
 KERNELS(plain, )
 static const kernels plain_kernels = TABLE(plain);
 #if VECTOR_KERNELS
+/* What undoes additions is left for the ends of arrays. */
 #define add_avx2 add_avx2_undoing
 KERNELS(avx2, TARGET("avx2"))
 #undef add_avx2
+#define add_avx512 add_avx512_undoing
+KERNELS(avx512, TARGET("avx512f"))
+#undef add_avx512
 
 /* Note [One flag for a block]: an exact addition raises nothing and an inexact one always raises INEXACT, which stays until somebody
 ** clears it. Cleared before a block and still clear after it means that every addition was exact. Infinities and NaN raise nothing
@@ -253,14 +281,27 @@ static void watch_end_avx2(uint32_t flags)
     if ((flags & INEXACT) != 0) one = one + 0x1p-60;
 }
 
+#define watch_begin_avx512 watch_begin_avx2
+#define watch_end_avx512 watch_end_avx2
+
+/* Sums of a long array are fetched a page before their addition: processors look ahead themselves, but not across the end of a page. What is
+** beyond the array is fetched for nothing, and no harm done. */
+#define AHEAD 512
+#define FETCH_AHEAD(array, i, is_back)                                                                                 \
+    _mm_prefetch((const char *)((is_back) ? (uintptr_t)((array) + (i)) - AHEAD * sizeof *(array)                       \
+                                          : (uintptr_t)((array) + (i)) + AHEAD * sizeof *(array)),                     \
+                 _MM_HINT_T0)
+
 /* The bits of the largest magnitude that was added. */
 TARGET("avx2") static inline __attribute__((always_inline)) __m256i add_groups_avx2(double *restrict to, const double *restrict from,
-                                                                                    const float *restrict x, size_t whole, bool is_back)
+                                                                                    const float *restrict x, size_t whole, way w)
 {
     const __m256i sign = _mm256_set1_epi32(0x7fffffff);
     __m256i largest = _mm256_setzero_si256();
     for (size_t done = 0; done < whole; done += LINE) {
-        const size_t i = is_back ? whole - LINE - done : done;
+        const size_t i = w.is_back ? whole - LINE - done : done;
+        if (w.is_long) FETCH_AHEAD(from, i, w.is_back);
+        if (w.is_long && i % (2 * (size_t)LINE) == 0) FETCH_AHEAD(x, i, w.is_back);
         largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)(x + i)), sign));
         _mm256_storeu_pd(to + i, _mm256_add_pd(_mm256_loadu_pd(from + i), _mm256_cvtps_pd(_mm_loadu_ps(x + i))));
         _mm256_storeu_pd(to + i + 4, _mm256_add_pd(_mm256_loadu_pd(from + i + 4), _mm256_cvtps_pd(_mm_loadu_ps(x + i + 4))));
@@ -268,27 +309,51 @@ TARGET("avx2") static inline __attribute__((always_inline)) __m256i add_groups_a
     return largest;
 }
 
-TARGET("avx2") static bool add_avx2(double *restrict to, const double *restrict from, const float *restrict x, size_t count, bool is_back)
+TARGET("avx512f") static inline __attribute__((always_inline)) __m256i add_groups_avx512(double *restrict to, const double *restrict from,
+                                                                                         const float *restrict x, size_t whole, way w)
 {
-    const size_t whole = count - count % LINE;
-    FENCE();
-    const __m256i largest = is_back ? add_groups_avx2(to, from, x, whole, true) : add_groups_avx2(to, from, x, whole, false);
-    FENCE();
-    const __m256i special = _mm256_cmpgt_epi32(largest, _mm256_set1_epi32(0x7f7fffff));
-    const bool exact = (_mm_getcsr() & INEXACT) == 0 && _mm256_testz_si256(special, special) != 0;
-    if (exact && (whole == count || add_avx2_undoing(to + whole, from + whole, x + whole, count - whole, is_back))) return true;
-    FENCE();
-    _mm_setcsr(_mm_getcsr() & ~INEXACT);
-    return false;
+    const __m256i sign = _mm256_set1_epi32(0x7fffffff);
+    __m256i largest = _mm256_setzero_si256();
+    for (size_t done = 0; done < whole; done += LINE) {
+        const size_t i = w.is_back ? whole - LINE - done : done;
+        if (w.is_long) FETCH_AHEAD(from, i, w.is_back);
+        if (w.is_long && i % (2 * (size_t)LINE) == 0) FETCH_AHEAD(x, i, w.is_back);
+        const __m256 addends = _mm256_loadu_ps(x + i);
+        largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(addends), sign));
+        _mm512_storeu_pd(to + i, _mm512_add_pd(_mm512_loadu_pd(from + i), _mm512_cvtps_pd(addends)));
+    }
+    return largest;
 }
 
+#define ADD_WATCHED(suffix, attributes)                                                                                \
+    attributes static bool add_##suffix(double *restrict to, const double *restrict from, const float *restrict x, size_t count, way w) \
+    {                                                                                                                  \
+        const size_t whole = count - count % LINE;                                                                     \
+        FENCE();                                                                                                       \
+        const __m256i largest = w.is_long ? w.is_back ? add_groups_##suffix(to, from, x, whole, (way){true, true})     \
+                                                      : add_groups_##suffix(to, from, x, whole, (way){false, true})    \
+                                : w.is_back ? add_groups_##suffix(to, from, x, whole, (way){true, false})              \
+                                            : add_groups_##suffix(to, from, x, whole, (way){false, false});            \
+        FENCE();                                                                                                       \
+        const __m256i special = _mm256_cmpgt_epi32(largest, _mm256_set1_epi32(0x7f7fffff));                            \
+        const bool exact = (_mm_getcsr() & INEXACT) == 0 && _mm256_testz_si256(special, special) != 0;                 \
+        if (exact && (whole == count || add_##suffix##_undoing(to + whole, from + whole, x + whole, count - whole, w))) return true; \
+        FENCE();                                                                                                       \
+        _mm_setcsr(_mm_getcsr() & ~INEXACT);                                                                           \
+        return false;                                                                                                  \
+    }
+ADD_WATCHED(avx2, TARGET("avx2"))
+ADD_WATCHED(avx512, TARGET("avx512f"))
+
 static const kernels avx2_kernels = TABLE(avx2);
+static const kernels avx512_kernels = TABLE(avx512);
 #endif
 
 static const kernels *get_kernels_of(cd_isa isa)
 {
 #if VECTOR_KERNELS
-    if (isa != CD_ISA_PORTABLE) return &avx2_kernels;
+    if (isa == CD_ISA_AVX512) return &avx512_kernels;
+    if (isa == CD_ISA_AVX2) return &avx2_kernels;
 #endif
     (void)isa;
     return &plain_kernels;
@@ -520,9 +585,11 @@ void cd_bins_fini(cd_bins *bins)
     *bins = (cd_bins){.dtype = CDDP_DTYPE_COUNT};
 }
 
+/* Sums are not written: the first addition does not read them. It goes forwards, and the one after it back. */
 void cd_bins_clear(cd_bins *bins)
 {
-    memset(bins->high, 0, (size_t)bins->numel * sizeof *bins->high);
+    bins->high = line_of(bins->sums);
+    if (bins->dtype == CDDP_F64) memset(bins->high, 0, (size_t)bins->numel * sizeof *bins->high);
     if (bins->spilled) memset(bins->spill, 0, (size_t)bins->numel * bins->spill_bins * sizeof *bins->spill);
     bins->spilled = false;
     bins->count = 0;
@@ -564,7 +631,7 @@ static cddp_status add_block(cd_bins *bins, const kernels *k, const void *values
 {
     const float *x = widen(bins->dtype, values, first, count, (float *)(void *)bins->scratch);
     double *from = bins->high + first, *to = from + shift;
-    if (k->add(to, from, x, count, shift > 0)) return CDDP_OK;
+    if (k->add(to, from, x, count, (way){.is_back = shift > 0, .is_long = bins->numel > LONG})) return CDDP_OK;
     memcpy(to, from, count * sizeof *to);
     CD_TRY(make_spill(bins, err));
     for (size_t i = 0; i < count; i++) add_slowly(bins, to + i, first + (int64_t)i, (double)x[i]);
@@ -590,10 +657,22 @@ static cddp_status add_all(cd_bins *bins, const void *values, cddp_error *err)
     return status;
 }
 
+/* The first addition since clear: nothing is read, nothing rounds, so nothing has to move. */
+static cddp_status begin_all(cd_bins *bins, const void *values)
+{
+    const kernels *k = get_kernels_of(bins->isa);
+    for (int64_t first = 0; first < bins->numel; first += BLOCK) {
+        const size_t count = block_at(first, bins->numel);
+        const float *x = widen(bins->dtype, values, first, count, (float *)(void *)bins->scratch);
+        bins->special |= !k->begin(bins->high + first, x, count);
+    }
+    return CDDP_OK;
+}
+
 cddp_status cd_bins_add(cd_bins *bins, const void *values, cddp_error *err)
 {
-    bins->count++;
-    if (bins->dtype != CDDP_F64) return add_all(bins, values, err);
+    const bool is_first = bins->count++ == 0;
+    if (bins->dtype != CDDP_F64) return is_first ? begin_all(bins, values) : add_all(bins, values, err);
     CD_TRY(make_spill(bins, err));
     for (int64_t i = 0; i < bins->numel; i++) add_slowly(bins, bins->high + i, i, ((const double *)values)[i]);
     return CDDP_OK;
@@ -614,6 +693,7 @@ static bool is_simple(const cd_bins *bins) { return !bins->spilled && !bins->spe
 
 cd_bins_span cd_bins_get_span(const cd_bins *bins)
 {
+    if (bins->count == 0) return (cd_bins_span){.first = 1, .last = 0};
     if (is_simple(bins)) return span_of_sums(bins);
     cd_bins_span span = {.first = 1, .last = 0};
     int64_t all[BINS_MAX + 8];
@@ -649,6 +729,10 @@ static void encode_element(int64_t *all, size_t count, int first, const cd_bins_
 void cd_bins_encode(const cd_bins *bins, const cd_bins_span *span, int32_t *rows, int64_t stride)
 {
     int32_t *special = span->special ? rows + special_row(span, stride) : NULL;
+    if (bins->count == 0) {
+        for (int64_t row = 0; row < cd_bins_rows(span); row++) memset(rows + row * stride, 0, (size_t)bins->numel * sizeof *rows);
+        return;
+    }
     if (is_simple(bins)) {
         double x[BLOCK];
         if (special != NULL) memset(special, 0, (size_t)bins->numel * sizeof *special);

@@ -248,6 +248,67 @@ TEST(bins, short_arrays_and_odd_ends_go_to_and_fro)
         }
 }
 
+/* What a cleared one stands for is zero, whatever lies where its sums were; the first addition does not look there. */
+TEST(bins, nothing_is_left_of_the_window_before)
+{
+    enum { MANY = 20001 }; /* long enough to be fetched ahead */
+    static const cddp_dtype narrow[] = {CDDP_F32, CDDP_F16, CDDP_BF16};
+    cddp_error err = CDDP_ERROR_INIT;
+    unsigned char *x = calloc(MANY, sizeof(float));
+    int32_t *rows = malloc(3 * (size_t)MANY * sizeof *rows);
+    for (size_t d = 0; d < 3; d++)
+        for (int isa = CD_ISA_PORTABLE; isa < CD_ISA_COUNT; isa++)
+            for (int before = 0; before <= 3; before++) {
+                const cd_bins_span all = {.first = -1, .last = 0, .special = true};
+                const size_t width = cddp_dtype_bytes(narrow[d]);
+                int64_t wrong = 0;
+                cd_bins bins;
+                if (!cd_isa_is_available((cd_isa)isa)) continue;
+                cd_test_row("%s, instruction set %d, %d additions before", cddp_dtype_name(narrow[d]), isa, before);
+                assert_ok(cd_bins_init(&bins, NULL, narrow[d], MANY, &err), &err);
+                bins.isa = (cd_isa)isa;
+                cd_element_set(narrow[d], x + 19000 * width, (double)NAN);
+                for (int k = 0; k < before; k++) assert_ok(cd_bins_add(&bins, x, &err), &err);
+                cd_bins_clear(&bins);
+                for (int64_t i = 0; i < MANY; i++) bins.high[i] = i % 2 == 0 ? 77 : (double)NAN;
+                const cd_bins_span none = cd_bins_get_span(&bins);
+                assert_true(none.first > none.last && !none.special);
+                memset(rows, 1, 3 * (size_t)MANY * sizeof *rows);
+                cd_bins_encode(&bins, &all, rows, MANY);
+                for (int64_t i = 0; i < 3 * (int64_t)MANY; i++) wrong += rows[i] != 0;
+                for (int64_t i = 0; i < MANY; i++) cd_element_set(narrow[d], x + (size_t)i * width, (double)(i % 200));
+                for (int k = 0; k < 2; k++) assert_ok(cd_bins_add(&bins, x, &err), &err);
+                for (int64_t i = 0; i < MANY; i++) wrong += bins.high[i] != 2 * (double)(i % 200);
+                assert_int_equal(wrong, 0);
+                assert_false(bins.special || bins.spilled);
+                cd_bins_fini(&bins);
+            }
+    free(x);
+    free(rows);
+}
+
+/* Numbers that are not finite are noticed where they come first. */
+TEST(bins, a_window_may_begin_with_a_number_that_is_not_finite)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    for (int isa = CD_ISA_PORTABLE; isa < CD_ISA_COUNT; isa++)
+        for (int place = 0; place < NUMEL; place += 37) {
+            float x[NUMEL];
+            cd_bins bins;
+            if (!cd_isa_is_available((cd_isa)isa)) continue;
+            for (int i = 0; i < NUMEL; i++) x[i] = i == place ? -INFINITY : 1;
+            cd_test_row("instruction set %d, element %d", isa, place);
+            assert_ok(cd_bins_init(&bins, NULL, CDDP_F32, NUMEL, &err), &err);
+            bins.isa = (cd_isa)isa;
+            assert_ok(cd_bins_add(&bins, x, &err), &err);
+            assert_true(bins.special && cd_bins_get_span(&bins).special);
+            assert_true(bins.high[place] == -INFINITY && bins.high[place == 0] == 1);
+            cd_bins_clear(&bins);
+            assert_false(bins.special);
+            cd_bins_fini(&bins);
+        }
+}
+
 static void *allocate_some(void *left, size_t bytes) { return (*(int *)left)-- > 0 ? malloc(bytes) : NULL; }
 static void *resize_never(void *left, void *block, size_t bytes_old, size_t bytes_new)
 {
@@ -326,5 +387,6 @@ TEST(bins, ends_of_the_range_are_exact)
 TEST_MAIN(ROW(bins, every_number_of_parts_gives_the_same_bits), ROW(bins, numbers_added_once_take_the_same_way),
           ROW(bins, what_is_special_comes_out_as_ieee_addition_has_it), ROW(bins, every_instruction_set_adds_to_the_same_bits),
           ROW(bins, every_block_of_a_long_array_is_added_once), ROW(bins, short_arrays_and_odd_ends_go_to_and_fro),
+          ROW(bins, nothing_is_left_of_the_window_before), ROW(bins, a_window_may_begin_with_a_number_that_is_not_finite),
           ROW(bins, without_memory_no_sum_is_lost),
           ROW(bins, leave_the_inexact_flag_as_they_found_it), ROW(bins, ends_of_the_range_are_exact))
