@@ -55,6 +55,15 @@ static bool must_stop(sizing *s)
 
 /* ---- further ranks ---- */
 
+/* A root is a rank of its group: one of the world's where the group has all of them, and otherwise no model, as members are none. */
+static bool has_world_root(const cddp_plan *plan, const cddp_plan_collective *collective, uint32_t rank)
+{
+    bool is_whole = true;
+    for (size_t g = 0; collective->group != NULL && g < plan->group_count; g++)
+        if (strcmp(plan->groups[g].name, collective->group) == 0) is_whole = plan->groups[g].members.count == 0;
+    return is_whole && cd_op_is_rooted(cd_plan_op(collective)) && collective->root == rank;
+}
+
 /* No table of the plan tells these ranks apart. */
 static bool is_same_program(const cddp_plan *plan, uint32_t a, uint32_t b)
 {
@@ -65,7 +74,7 @@ static bool is_same_program(const cddp_plan *plan, uint32_t a, uint32_t b)
         if (cddp_selector_has(&plan->whens[i].ranks, a) != cddp_selector_has(&plan->whens[i].ranks, b)) return false;
     for (size_t i = 0; i < plan->collective_count; i++)
         if (cddp_selector_has(&plan->collectives[i].ranks, a) != cddp_selector_has(&plan->collectives[i].ranks, b) ||
-            (cd_op_is_rooted(cd_plan_op(&plan->collectives[i])) && (plan->collectives[i].root == a || plan->collectives[i].root == b)))
+            has_world_root(plan, &plan->collectives[i], a) || has_world_root(plan, &plan->collectives[i], b))
             return false;
     return true;
 }

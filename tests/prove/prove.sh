@@ -65,6 +65,32 @@ expect 0 "$verify" prove small.toml --set ddp.gradient_as_bucket_view@1=true --s
 says "not shown: no rank of the scenario does what rank 2 of a larger world would do"
 silent "any number of ranks from"
 
+claim="the root of a smaller group is no rank of the world's"
+cat > rooted.toml <<'TOML'
+schema = 1
+title = "a broadcast among the last two of three ranks"
+[world]
+size = 3
+[model]
+name = "chain"
+options = "depth=1"
+[train]
+steps = 1
+[[group]]
+name = "pair"
+members = [1, 2]
+[[collective]]
+group = "pair"
+op = "broadcast"
+TOML
+expect 0 "$verify" prove rooted.toml
+says "not shown: ranks say different words, by the groups that they are in"
+sed '/^group = /d' rooted.toml > whole.toml
+expect 0 "$verify" prove whole.toml
+says "not shown: no rank of the scenario does what rank 3 of a larger world would do"
+expect 0 "$verify" prove whole.toml --set collective.0.root=1
+says "for any number of ranks from 3 on"
+
 claim="two ranks and three ranks, as the catalogue has them"
 for name in find_unused views accumulation gan; do
     for size in 2 3; do
