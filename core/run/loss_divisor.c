@@ -37,16 +37,15 @@ static cddp_status count_rank(cd_replica *r, uint32_t rank, uint32_t step, int64
 {
     cddp_plan_settings settings;
     CD_TRY(cddp_plan_rank_settings(r->plan, rank, &settings, err));
-    if (r->samplers[rank] == NULL) {
-        CD_TRY(cd_sampler_create(r->plan, rank, r->allocator, &r->samplers[rank], err));
-    }
+    cd_sampler *sampler;
+    CD_TRY(cd_samplers_find(&r->samplers, rank, &sampler, err));
     for (uint32_t m = 0; m < settings.train.micro_steps; m++) {
         cd_micro micro;
         cd_micro_batch batch;
         cd_micro_resolve(r->plan, &settings, (cd_micro_place){rank, step, m}, &micro);
         totals[2] += micro.forwards;
         if (cd_micro_contributes(&micro)) {
-            CD_TRY(cd_sampler_get(r->samplers[rank], &micro, &batch, err));
+            CD_TRY(cd_sampler_get(sampler, &micro, &batch, err));
             totals[0] += batch.count;
             totals[1] += cd_replica_token_count(r, batch.ids, batch.count);
         }
@@ -60,12 +59,6 @@ static cddp_status count_step(cd_replica *r, uint32_t step, cddp_error *err)
     int64_t totals[3] = {0, 0, 0};
     if (r->divisor_step == step + 1) {
         return CDDP_OK;
-    }
-    if (r->samplers == NULL) {
-        r->samplers = cd_allocate_array(r->allocator, world, sizeof *r->samplers);
-    }
-    if (r->samplers == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the samples of %zu ranks", world);
     }
     for (uint32_t rank = 0; rank < world; rank++) {
         CD_TRY(count_rank(r, rank, step, totals, err));

@@ -23,7 +23,7 @@ static cddp_status run_bound(cddp_rank *rank, const cd_rank_argument *a, const c
     CD_EMIT(tracer, rank_begin, NULL, .world_size = rank->world_size);
     const cd_trainer_options trainer = {.plan = options->plan, .rank = rank, .registry = options->registry,
                                         .backend = binding->backend != NULL ? binding->backend : options->backend,
-                                        .tracer = tracer, .oracle = options->oracle, .share = a->share, .statistics = a->statistics,
+                                        .tracer = tracer, .oracle = options->oracle, .share = a->share, .reference_share = a->reference_share,
                                         .devices = a->devices};
     const cddp_status status = train(&trainer, err);
     if (status != CDDP_OK) {

@@ -3,13 +3,13 @@
 #pragma once
 #include "cddp/run.h"
 #include "core/oracle/oracle.h"
-#include "core/run/statistics_share.h"
+#include "core/run/reference.h"
 
 typedef struct cd_rank_argument {
     const cddp_run_options *options;
     const cddp_trace_sink *sink; /* of the run: judge and caller's sinks */
     cd_oracle_share *share;      /* NULL where ranks are processes */
-    cd_statistics_share *statistics; /* likewise */
+    cd_reference_share *reference_share; /* likewise */
     const cddp_device *devices;  /* (CD_REPLICA_DEVICES) of the ranks' tensors; NULL: over the process heap */
 } cd_rank_argument;
 

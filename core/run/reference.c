@@ -161,10 +161,9 @@ static uint32_t reference_sample_count(void *self, const cd_oracle_part *part)
 
 static cddp_status find_samples(cd_reference *r, uint32_t rank, const cd_micro *micro, cd_micro_batch *samples, cddp_error *err)
 {
-    if (r->samplers[rank] == NULL) {
-        CD_TRY(cd_sampler_create(r->plan, rank, r->allocator, &r->samplers[rank], err));
-    }
-    CD_TRY(cd_sampler_get(r->samplers[rank], micro, samples, err));
+    cd_sampler *sampler;
+    CD_TRY(cd_samplers_find(&r->share->samplers, rank, &sampler, err));
+    CD_TRY(cd_sampler_get(sampler, micro, samples, err));
     return CDDP_OK;
 }
 
@@ -296,7 +295,7 @@ static cddp_status find_statistics(cd_reference *r, const cd_oracle_part *part, 
         return CDDP_OK;
     }
     CD_TRY(find_key(r, part, err));
-    CD_TRY(cd_statistics_share_find(r->share, &r->key, &said, err));
+    CD_TRY(cd_statistics_share_find(&r->share->statistics, &r->key, &said, err));
     r->listening = &said->statistics;
     if (!said->is_settled) {
         CD_TRY(scout_all(r, part, err));
@@ -402,6 +401,18 @@ static cddp_status reference_statistics(void *self, const cd_oracle_part *part, 
 
 /* ---- life ---- */
 
+void cd_reference_share_init(cd_reference_share *share, const cddp_plan *plan, const cddp_allocator *allocator)
+{
+    cd_statistics_share_init(&share->statistics, (uint32_t)plan->world.size, allocator);
+    cd_samplers_init(&share->samplers, plan, allocator);
+}
+
+void cd_reference_share_fini(cd_reference_share *share)
+{
+    cd_statistics_share_fini(&share->statistics);
+    cd_samplers_fini(&share->samplers);
+}
+
 /* Equal bytes are equal settings; where padding differs a rank has a copy more, and nothing else. */
 static cddp_status add_settings(cd_reference *r, uint32_t rank, cddp_error *err)
 {
@@ -428,13 +439,12 @@ static cddp_status reference_allocate(cd_reference *r, cddp_error *err)
     const size_t world = (size_t)r->plan->world.size;
     r->slot_count = cd_replica_slot_count(r->replica);
     r->settings_of = cd_allocate_array(r->allocator, world, sizeof *r->settings_of);
-    r->samplers = cd_allocate_array(r->allocator, world, sizeof *r->samplers);
     r->parameters = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->parameters);
     r->gradients = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->gradients);
     r->buffers = cd_allocate_array(r->allocator, module->buffer_count + 1, sizeof *r->buffers);
     r->slots = cd_allocate_array(r->allocator, r->slot_count + 1, sizeof *r->slots);
     r->slot_parameters = cd_allocate_array(r->allocator, r->slot_count + 1, sizeof *r->slot_parameters);
-    if (r->settings_of == NULL || r->samplers == NULL || r->parameters == NULL || r->gradients == NULL ||
+    if (r->settings_of == NULL || r->parameters == NULL || r->gradients == NULL ||
         r->buffers == NULL || r->slots == NULL || r->slot_parameters == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the reference of rank %u", r->replica->rank);
     }
@@ -472,7 +482,7 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
     r->state = options->state;
     r->is_free_running = options->is_free_running;
     r->loss_scale = options->loss_scale;
-    cd_statistics_share_init(&r->own, (uint32_t)options->plan->world.size, options->allocator);
+    cd_reference_share_init(&r->own, options->plan, options->allocator);
     r->share = options->share != NULL ? options->share : &r->own;
     r->engine = (cd_oracle_engine){.self = r, .load = reference_load, .set_gradient = reference_set_gradient,
                                    .drop_gradients = reference_drop_gradients, .run = reference_run,
@@ -508,10 +518,6 @@ void cd_reference_destroy(cd_reference *r)
     const cd_module *module = r->replica != NULL ? r->replica->model->module : NULL;
     const size_t parameter_count = module != NULL ? module->parameter_count : 0;
     const size_t buffer_count = module != NULL ? module->buffer_count : 0;
-    for (size_t i = 0; r->samplers != NULL && i < world; i++) {
-        cd_sampler_destroy(r->samplers[i]);
-    }
-    cd_release(r->allocator, r->samplers, world * sizeof *r->samplers);
     cd_release(r->allocator, r->settings, r->setting_capacity * sizeof *r->settings);
     cd_release(r->allocator, r->settings_of, world * sizeof *r->settings_of);
     cd_release(r->allocator, r->parameters, (parameter_count + 1) * sizeof *r->parameters);
@@ -519,7 +525,7 @@ void cd_reference_destroy(cd_reference *r)
     cd_release(r->allocator, r->buffers, (buffer_count + 1) * sizeof *r->buffers);
     cd_release(r->allocator, r->slots, (r->slot_count + 1) * sizeof *r->slots);
     cd_release(r->allocator, r->slot_parameters, (r->slot_count + 1) * sizeof *r->slot_parameters);
-    cd_statistics_share_fini(&r->own);
+    cd_reference_share_fini(&r->own);
     cd_low_precision_fini(&r->low);
     cd_replica_destroy(r->scout);
     cd_replica_destroy(r->replica);

@@ -10,6 +10,14 @@
 #include "core/run/replica.h"
 #include "core/run/statistics_share.h"
 
+/* What the references of one thread share: they differ in the values that they start from, and not in the plan. */
+typedef struct cd_reference_share {
+    cd_statistics_share statistics;
+    cd_samplers samplers;
+} cd_reference_share;
+void cd_reference_share_init(cd_reference_share *share, const cddp_plan *plan, const cddp_allocator *allocator);
+void cd_reference_share_fini(cd_reference_share *share);
+
 typedef struct cd_reference {
     cd_oracle_engine engine;
     const cddp_plan *plan;
@@ -19,7 +27,8 @@ typedef struct cd_reference {
     cddp_plan_settings *settings; /* (setting_count) those that ranks have; most have the same */
     size_t setting_count, setting_capacity;
     uint32_t *settings_of;        /* (world size) which of them */
-    cd_sampler **samplers;        /* (world size) made when first asked for */
+    cd_reference_share *share;    /* the run's, or own */
+    cd_reference_share own;
     cddp_tensor *parameters;      /* (parameter_count) views of the replica's */
     cddp_grad *gradients;         /* (parameter_count) views of the replica's slots, refreshed by the getter */
     cddp_tensor *buffers;
@@ -34,8 +43,6 @@ typedef struct cd_reference {
     uint32_t gradient_count;      /* of the running backward */
     /* Synchronised batch norm; else NULL and 0. */
     cd_replica *scout;            /* runs every rank to find what they exchange */
-    cd_statistics_share *share;   /* the run's, or own */
-    cd_statistics_share own;
     cd_statistics_key key;        /* of what is asked for; its digest is of the loaded values once has_digest */
     bool has_digest;
     cd_statistics *listening;     /* whose exchanges the running pass takes part in */
@@ -49,7 +56,7 @@ typedef struct cd_reference_options {
     const cd_blob *state;      /* the rank's optimizers before a step; NULL: the reference keeps its own, as it must where no rank has all */
     bool is_free_running;      /* parameters too are its own: they go on from its last update */
     const double *loss_scale;
-    cd_statistics_share *share; /* ranks of one thread share the statistics that they exchange; NULL: each for itself */
+    cd_reference_share *share; /* that of ranks of one thread; NULL: own */
 } cd_reference_options;
 
 cddp_status cd_reference_create(const cd_reference_options *options, cd_reference **reference, cddp_error *err) CDDP_MUST_CHECK;

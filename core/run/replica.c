@@ -242,6 +242,7 @@ cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **re
     r->plan = options->plan;
     r->rank = options->rank;
     r->allocator = options->allocator;
+    cd_samplers_init(&r->samplers, r->plan, r->allocator);
     CD_TRY_OUT(cddp_plan_rank_settings(r->plan, r->rank, &r->settings, err));
     const cddp_device *device = options->device;
     CD_TRY_OUT(make_model(r, device != NULL ? device : cd_replica_device(&r->settings, NULL), err));
@@ -263,11 +264,7 @@ void cd_replica_destroy(cd_replica *r)
     }
     const size_t parameter_count = r->model != NULL ? r->model->module->parameter_count : 0;
     const size_t unit_count = r->model != NULL ? r->model->unit_count : 0;
-    const size_t world = (size_t)r->plan->world.size;
-    for (size_t i = 0; r->samplers != NULL && i < world; i++) {
-        cd_sampler_destroy(r->samplers[i]);
-    }
-    cd_release(r->allocator, r->samplers, world * sizeof *r->samplers);
+    cd_samplers_fini(&r->samplers);
     for (size_t i = 0; r->optimizers != NULL && i < r->optimizer_count; i++) {
         cd_replica_optimizer *o = &r->optimizers[i];
         cd_optimizer_destroy(o->optimizer);

@@ -44,7 +44,7 @@ typedef struct cd_replica {
     bool *requires_grad; /* (parameter_count) before any [[when]] changed it */
     uint32_t *order;     /* (parameter_count) scratch for ready orders */
     cd_prng data_prng;
-    cd_sampler **samplers; /* (world size) of every rank, made when a loss or objective counts over all of them */
+    cd_samplers samplers;  /* used when a loss or objective counts over all ranks */
     uint32_t divisor_step; /* + 1; of the two below */
     double samples_per_forward, tokens_per_forward; /* on average over all ranks and micro-steps of a step */
     bool computes_objective; /* losses are normalised as train.objective says, not as train.loss does */

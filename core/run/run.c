@@ -48,7 +48,7 @@ out:
 struct cd_run {
     cddp_run_options options;
     cd_rank_argument argument;
-    cd_statistics_share statistics;          /* of ranks that share a thread */
+    cd_reference_share reference_share;      /* of ranks that share a thread */
     cddp_device devices[CD_REPLICA_DEVICES]; /* over the run's allocator, where it holds the storage */
     cd_judge *judge;                         /* NULL: not judged */
     cd_tap tap;
@@ -106,8 +106,8 @@ static cddp_status begin(cd_run *run, const cd_run_manner *manner, cddp_error *e
     run->argument = (cd_rank_argument){.options = options, .sink = &run->tap.sink};
     if (options->bind == NULL && !options->oracle_apart) {
         CD_TRY(cd_oracle_share_create(options->allocator, &run->argument.share, err));
-        cd_statistics_share_init(&run->statistics, (uint32_t)world, options->allocator);
-        run->argument.statistics = &run->statistics;
+        cd_reference_share_init(&run->reference_share, options->plan, options->allocator);
+        run->argument.reference_share = &run->reference_share;
     }
     run->tap.without_digests = manner->without_digests;
     if (manner->holds_storage) {
@@ -178,7 +178,7 @@ void cd_run_destroy(cd_run *run)
         run->options.relay->target = NULL;
     }
     cd_oracle_share_destroy(run->argument.share);
-    cd_statistics_share_fini(&run->statistics);
+    cd_reference_share_fini(&run->reference_share);
     cd_tap_fini(&run->tap);
     cd_judge_destroy(run->judge);
     cd_release(allocator, run->results, (size_t)run->options.plan->world.size * sizeof *run->results);

@@ -147,3 +147,36 @@ void cd_sampler_destroy(cd_sampler *s)
         cd_release(s->allocator, s, sizeof *s);
     }
 }
+
+void cd_samplers_init(cd_samplers *samplers, const cddp_plan *plan, const cddp_allocator *allocator)
+{
+    *samplers = (cd_samplers){.plan = plan, .allocator = allocator};
+}
+
+cddp_status cd_samplers_find(cd_samplers *samplers, uint32_t rank, cd_sampler **sampler, cddp_error *err)
+{
+    const size_t world = (size_t)samplers->plan->world.size;
+    if (samplers->items == NULL) {
+        samplers->items = cd_allocate_array(samplers->allocator, world, sizeof *samplers->items);
+    }
+    if (samplers->items == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the samples of %zu ranks", world);
+    }
+    if (samplers->items[rank] == NULL) {
+        CD_TRY(cd_sampler_create(samplers->plan, rank, samplers->allocator, &samplers->items[rank], err));
+    }
+    *sampler = samplers->items[rank];
+    return CDDP_OK;
+}
+
+void cd_samplers_fini(cd_samplers *samplers)
+{
+    if (samplers->items != NULL) {
+        const size_t world = (size_t)samplers->plan->world.size;
+        for (size_t i = 0; i < world; i++) {
+            cd_sampler_destroy(samplers->items[i]);
+        }
+        cd_release(samplers->allocator, samplers->items, world * sizeof *samplers->items);
+    }
+    *samplers = (cd_samplers){.items = NULL};
+}

@@ -25,3 +25,15 @@ cddp_status cd_sampler_create(const cddp_plan *plan, uint32_t rank, const cddp_a
                               cd_sampler **sampler, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_sampler_get(cd_sampler *sampler, const cd_micro *micro, cd_micro_batch *batch, cddp_error *err) CDDP_MUST_CHECK;
 void cd_sampler_destroy(cd_sampler *sampler); /* accepts NULL */
+
+/* Those of all ranks, each made when it is first asked for. */
+typedef struct cd_samplers {
+    const cddp_plan *plan;
+    const cddp_allocator *allocator;
+    cd_sampler **items; /* (world size), or NULL */
+} cd_samplers;
+
+void cd_samplers_init(cd_samplers *samplers, const cddp_plan *plan, const cddp_allocator *allocator);
+/* Borrowed until fini. */
+cddp_status cd_samplers_find(cd_samplers *samplers, uint32_t rank, cd_sampler **sampler, cddp_error *err) CDDP_MUST_CHECK;
+void cd_samplers_fini(cd_samplers *samplers); /* accepts a zeroed one */

@@ -448,7 +448,7 @@ static cddp_status make_oracle(cd_trainer *t, cddp_error *err)
                                             .device = device_of(t), .allocator = t->allocator,
                                             .state = cd_replica_is_sharded(t->replica) ? NULL : &t->optimizer_state,
                                             .loss_scale = &t->loss_scale,
-                                            .share = t->options.statistics};
+                                            .share = t->options.reference_share};
     cd_reference_options running = restarted;
     running.state = NULL;
     running.is_free_running = true;

@@ -33,7 +33,7 @@ typedef struct cd_trainer_options {
     struct cddp_tracer *tracer; /* may be NULL */
     bool oracle;
     cd_oracle_share *share; /* ranks of one thread; else NULL */
-    cd_statistics_share *statistics; /* likewise */
+    cd_reference_share *reference_share; /* likewise */
     const cddp_device *devices; /* (CD_REPLICA_DEVICES) for words of model.device; NULL: over the process heap */
 } cd_trainer_options;
 

@@ -441,7 +441,7 @@ static cddp_status makes_reference(const cddp_allocator *a, void *plan, cddp_err
     cd_reference *reference = NULL;
     CD_TRY(cd_reference_create(&options, &reference, err));
     cddp_status status = reference->engine.run(reference->engine.self, &part, err);
-    if (status == CDDP_OK) assert_int_equal(reference->own.said[0].statistics.count, 4); /* two layers, in the forward and in the backward */
+    if (status == CDDP_OK) assert_int_equal(reference->own.statistics.said[0].statistics.count, 4); /* two layers, in the forward and in the backward */
     cd_reference_destroy(reference);
     return status;
 }
