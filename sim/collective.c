@@ -313,8 +313,8 @@ static cddp_status check_shares(const cd_member *member, const cddp_collective *
                 return cd_fail(err, CDDP_E_ARG, "group '%s': a share of %lld elements", member->comm->name,
                                (long long)lists[l][i]);
     if ((c->op == CDDP_OP_SEND || c->op == CDDP_OP_RECV) && c->root == member->index)
-        return cd_fail(err, CDDP_E_ARG, "group '%s': rank %u cannot %s itself", member->comm->name,
-                       member->rank->port.rank, cddp_op_name(c->op));
+        return cd_fail(err, CDDP_E_ARG, "group '%s': %s names its own rank %u", member->comm->name,
+                       cddp_op_name(c->op), member->rank->port.rank);
     return CDDP_OK;
 }
 

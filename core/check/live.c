@@ -4,12 +4,12 @@
 ** Judged from   group (members), collective_post, collective_wait, collective_done and rank_end: a rank that hung, whose
 **               wait timed out, or whose wait failed because a peer had returned or died without it, waits for the
 **               members of that group that have not posted the operation; or, when all have, for one that stopped
-**               inside it. store_wait, store_done: a rank that gave up meeting the others at the rendezvous store waited
+**               inside it; or for one whose message names itself. store_wait, store_done: a rank that gave up meeting the others at the rendezvous store waited
 **               for who sets the key that it asked for, or for the store's host. waiting_for: for whom the world says that
 **               a rank waits, where it opens a group.
 ** Exercised     a wait of at least two ranks was followed and every rank's end is known.
 ** Blame         the rank at the root of the chain, with what it did instead; where the root waits inside an operation
-**               that all have posted, the one that stopped inside; in a cycle all ranks on it. Who gave up because
+**               that all have posted, the one that stopped inside; of a message, the one that names itself as its other side; in a cycle all ranks on it. Who gave up because
 **               another had stopped is not the culprit. Where a fault of the network itself parts the ranks for good, nobody
 **               is: both sides are named, and who waits for whom. At the store: the rank at the root of the chain of the first
 **               that gave up, as things were at that time, or the network between it and the host.
@@ -19,12 +19,16 @@
 */
 #include "core/check/scribe.h"
 
+#include "cddp/backend.h"
+
 #include <string.h>
 
 #define KIND_LINK_CUT 3 /* of a fault event: a row of sim/faults.def, which keeps its place */
 
 typedef struct member {
-    int64_t posted;
+    int64_t posted, index;
+    int64_t to_itself;        /* + 1: the last message that names its own sender or receiver as the other one */
+    uint64_t itself_sequence; /* of that post */
     bool is_open;
 } member;
 
@@ -82,6 +86,10 @@ static void take_post(state *s, const cddp_event *e)
     member *m = cd_table_add(&s->members, CD_KEY(c->group, e->rank));
     operation *o = cd_table_add(&s->operations, CD_KEY(c->group, c->sequence));
     if (m != NULL && c->sequence + 1 > m->posted) m->posted = c->sequence + 1;
+    if (m != NULL && m->is_open && (c->op == CDDP_OP_SEND || c->op == CDDP_OP_RECV) && c->root == m->index) {
+        m->to_itself = c->sequence + 1;
+        m->itself_sequence = e->sequence;
+    }
     if (o != NULL && (o->teller == 0 || e->rank < o->teller - 1))
         *o = (operation){{c->op, c->reduce_op, c->root, c->dtype, c->numel}, (int64_t)e->rank + 1};
 }
@@ -175,6 +183,7 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_group: {
         member *m = cd_table_add(&s->members, CD_KEY(e->as.group.group, e->rank));
         if (m != NULL) m->is_open = true;
+        if (m != NULL) m->index = e->as.group.group_rank;
         break;
     }
     case CDDP_EV_collective_post:
@@ -254,6 +263,16 @@ static int64_t stopped_inside(const state *s, const rank_facts *r)
         if (!is_gone(x) || x->is_struck || m == NULL || m->posted <= r->waiting_sequence) continue;
         bool here = x->waiting_group == r->waiting_group && x->waiting_sequence == r->waiting_sequence;
         if (!x->is_waiting || here) return i;
+    }
+    return -1;
+}
+
+/* Another rank, whose part of the message that `r` waits for names itself as the other side: it cannot arrive; -1: none. */
+static int64_t named_itself(const state *s, const rank_facts *r)
+{
+    for (uint32_t i = 0; (r->is_waiting || r->has_given_up) && i < s->ranks.count; i++) {
+        const member *m = cd_table_find(&s->members, CD_KEY(r->waiting_group, i));
+        if (m != NULL && m->to_itself == r->waiting_sequence + 1 && cd_ranks_find(&s->ranks, i) != r) return i;
     }
     return -1;
 }
@@ -369,6 +388,21 @@ static void report_inside(state *s, uint32_t rank, uint32_t inside, cddp_finding
         cd_finding_add_event(f, inside, x->end_sequence);
     }
     CD_SAY(f->advice, "the run was alright until then: look at what became of the process, and at its machine");
+}
+
+static void report_itself(state *s, uint32_t rank, uint32_t culprit, cddp_finding *f)
+{
+    const rank_facts *r = cd_ranks_find(&s->ranks, rank);
+    const member *m = cd_table_find(&s->members, CD_KEY(r->waiting_group, culprit));
+    f->rank = (int32_t)culprit;
+    f->peer = (int32_t)rank;
+    f->ranks = culprit < 64 ? UINT64_C(1) << culprit : 0;
+    CD_SAY(f->title, "rank %u names itself in message #%lld of group '%s', and rank %u waits for it", culprit,
+           (long long)r->waiting_sequence, cd_scribe_get_group(&s->scribe, r->waiting_group), rank);
+    CD_SAY(f->expected, "the other side is rank %u", rank);
+    CD_SAY(f->actual, "it is rank %lld of the group, which is rank %u itself", (long long)m->index, culprit);
+    cd_finding_add_event(f, culprit, m->itself_sequence);
+    CD_SAY(f->advice, "the root of send and recv is the other rank of the message, counted within the group");
 }
 
 /* No rank did anything wrong. */
@@ -494,11 +528,14 @@ static void report(state *s, uint32_t rank)
         root != NULL && c.length > 1 && root->has_ended && ((root->end == 0 && root->status == CDDP_OK) || died);
     /* The root waits as well, inside an operation that all have posted. */
     int64_t inside = !c.is_cycle && root != NULL && is_stuck(root) ? stopped_inside(s, root) : -1;
-    if (!hung && (s->has_fault || root == NULL || !(r->has_timed_out || left || inside >= 0))) return;
+    const int64_t itself = named_itself(s, r);
+    if (!hung && (s->has_fault || root == NULL || !(r->has_timed_out || left || inside >= 0 || itself >= 0))) return;
     cddp_event at = {.rank = rank, .step = r->step, .micro_step = r->micro_step, .sequence = r->wait_sequence};
     cddp_finding f = cd_finding_at(&s->scribe, &at);
     if (s->parted[0] != '\0') {
         report_parted(s, &f);
+    } else if (itself >= 0) {
+        report_itself(s, rank, (uint32_t)itself, &f);
     } else if (c.is_cycle) {
         report_cycle(s, &c, &f);
     } else if (inside >= 0 && (c.length == 1 || inside != c.root)) {
@@ -529,7 +566,7 @@ static void end(void *self)
     /* Who lost a peer that had given up is the second to fail; who waited in vain knows for whom. */
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const rank_facts *r = cd_ranks_find(&s->ranks, i);
-        if (!is_stuck(r) || !(r->end == 2 || r->has_timed_out)) continue;
+        if (!is_stuck(r) || !(r->end == 2 || r->has_timed_out || named_itself(s, r) >= 0)) continue;
         stuck = i;
         break;
     }
