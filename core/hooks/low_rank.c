@@ -304,6 +304,20 @@ static cddp_status first_find(cd_low_rank *s, cd_low_rank_slot *slot, const cddp
     return CDDP_OK;
 }
 
+/* The first Q, turned by a number of elements that is drawn in each iteration: always along the same columns, only what lies along them
+** would ever be sent of an error that waits while gradients are zero. */
+static cddp_status trace_add(const cd_low_rank *s, const cd_prng *prng, const cddp_tensor *q, const cddp_tensor *first, cddp_error *err)
+{
+    const double trace = q->dtype == CDDP_F16 ? TRACE_F16 : TRACE;
+    cd_prng drawn = cd_prng_split_index(prng, "turn", s->iteration);
+    const int64_t numel = cddp_tensor_numel(q), turn = numel > 0 ? (int64_t)cd_prng_below(&drawn, (uint64_t)numel) : 0;
+    const cddp_tensor head = cddp_tensor_slice(q, 0, numel - turn), tail = cddp_tensor_slice(q, numel - turn, turn);
+    const cddp_tensor from = cddp_tensor_slice(first, turn, numel - turn), rest = cddp_tensor_slice(first, 0, turn);
+    CD_TRY(q->device->axpy(&head, trace, &from, NULL, err));
+    if (turn > 0) CD_TRY(q->device->axpy(&tail, trace, &rest, NULL, err));
+    return CDDP_OK;
+}
+
 /* Where Q starts: the last one when warm, else random normals that every rank draws alike.
 **
 ** Columns of the last one along which there was nothing to send are zero, as all of them after a gradient of zeros, and would stay so:
@@ -326,7 +340,7 @@ static cddp_status factor_begin(cd_low_rank *s, cd_low_rank_job *job, const cd_l
         CD_TRY(cd_low_rank_fill_normal(s, &q, &prng, err));
     }
     cd_low_rank_factor_begins(s, job, m, !kept);
-    if (is_warm && kept) CD_TRY(q.device->axpy(&q, q.dtype == CDDP_F16 ? TRACE_F16 : TRACE, &first, NULL, err));
+    if (is_warm && kept) CD_TRY(trace_add(s, &seed, &q, &first, err));
     CD_TRY(cd_low_rank_orthogonalize(s, &q, err));
     return CDDP_OK;
 }

@@ -30,6 +30,8 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
         {&cd_hook_bf16_compress, NULL, NULL, false, false, false},
         {&cd_hook_fp16_compress_wrapper, &cd_hook_allreduce, NULL, false, false, true},
         {&cd_hook_powersgd, NULL, "start_powerSGD_iter=2,min_compression_rate=1", false, true, true},
+        {&cd_hook_powersgd, NULL, "start_powerSGD_iter=2,min_compression_rate=1,feedback_every_n_iters=3", false, true, true},
+        {&cd_hook_powersgd, NULL, "start_powerSGD_iter=2,min_compression_rate=1,feedback_every_n_iters=5", false, true, true},
         {&cd_hook_fp16_compress_wrapper, &cd_hook_powersgd, "start_powerSGD_iter=2,min_compression_rate=1", false, true, true},
         {&cd_hook_bf16_compress_wrapper, &cd_hook_topk, "k=2", false, true, true},
         {&cd_hook_batched_powersgd, NULL, "start_powerSGD_iter=2", false, true, true},
