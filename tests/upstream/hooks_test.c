@@ -338,17 +338,53 @@ LAB(future, of_an_allreduce_is_changed_by_what_is_chained_to_it, 3) /* TI-C-06: 
 
 /* ---- a wrapper over some of the ranks ---- */
 
-/* What PyTorch's Python hooks do when they are told no group: they divide by the world and sum over it (VER-21). */
+/* What PyTorch's Python hooks do when they are told no group: they divide by the world and sum over it (VER-21). Both that have a twin in C++,
+** which stays among the wrapper's own ranks. */
 static cddp_group *worlds[LAB_RANKS];
+static uint16_t halves[LAB_RANKS][NUMEL];
+
+static cddp_group *world_of(const cddp_group *group) { return worlds[cddp_group_world_rank(group)->rank]; }
+
+static cddp_status average_over_the_world(const cddp_grad_bucket *bucket, const cddp_tensor *flat, cddp_group *group, cddp_future *future,
+                                          cddp_error *err)
+{
+    cddp_group *world = world_of(group);
+    cddp_status status = flat->device->divide(flat, flat, cddp_group_size(world), NULL, err);
+    return status != CDDP_OK ? status : cd_future_add_allreduce(future, bucket, flat, world, err);
+}
 static cddp_status over_the_world(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
 {
     (void)self;
-    cddp_group *world = worlds[cddp_group_world_rank(group)->rank];
-    cddp_status status = bucket->buffer.device->divide(&bucket->buffer, &bucket->buffer, cddp_group_size(world), NULL, err);
     future->result = bucket->buffer;
-    return status != CDDP_OK ? status : cd_future_add_allreduce(future, bucket, &bucket->buffer, world, err);
+    return average_over_the_world(bucket, &bucket->buffer, group, future, err);
 }
-static const cddp_hook pytorchs = {.size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = "over_the_world", .run = over_the_world};
+static const cddp_hook pythons_allreduce = {.size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = "over_the_world", .run = over_the_world};
+
+static cddp_tensor half_of(const cddp_grad_bucket *bucket, uint64_t rank)
+{
+    const int64_t numel = cddp_tensor_numel(&bucket->buffer);
+    return cddp_tensor_of(bucket->buffer.device, halves[rank], 0, CDDP_F16, &numel, 1);
+}
+static cddp_status back_to_full(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    const cddp_tensor half = half_of(bucket, future->scratch[0]);
+    future->result = bucket->buffer;
+    return bucket->buffer.device->copy(&bucket->buffer, &half, NULL, err);
+}
+static cddp_status over_the_world_in_half(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    future->scratch[0] = cddp_group_world_rank(group)->rank;
+    future->next = back_to_full;
+    const cddp_tensor half = half_of(bucket, future->scratch[0]);
+    cddp_status status = bucket->buffer.device->copy(&half, &bucket->buffer, NULL, err);
+    return status != CDDP_OK ? status : average_over_the_world(bucket, &half, group, future, err);
+}
+static const cddp_hook pythons_fp16 = {
+    .size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = "over_the_world_in_half", .run = over_the_world_in_half};
+
+static bool is_pythons(const cddp_hook *hook) { return hook == &pythons_allreduce || hook == &pythons_fp16; }
 
 typedef struct hooked_subgroup {
     const cddp_hook *hook;
@@ -359,7 +395,7 @@ typedef struct hooked_subgroup {
 static double expected_in_pair(const lane *l, const hooked_subgroup *row)
 {
     const uint32_t first = l->r / 2 * 2;
-    if (row->hook == &pytorchs) return 2.5;
+    if (is_pythons(row->hook)) return 2.5;
     if (row->hook == cd_hook_find("noop")) return 1.0 + l->r;
     return (1.0 + first + 2.0 + first) / 2;
 }
@@ -395,13 +431,13 @@ static void subgroup_body(lane *l)
     }
     for (size_t e = l->since; e < l->sink.count; e++)
         strangers += l->sink.events[e].kind == CDDP_EV_collective_post && l->sink.events[e].as.collective_post.group == cddp_group_id(l->group);
-    CHECK(strangers == (row->hook == &pytorchs ? 4 : 0));
+    CHECK(strangers == (is_pythons(row->hook) ? 4 : 0));
     lane_unwrap(l);
     cddp_group_destroy(pair);
 }
 
-/* TI-M-04: HOOK-13 as we decided it. Every hook of the table reduces over the wrapper's own group; the twin, which asks
-** for the world as PyTorch's hooks do, shows what that would be. */
+/* TI-M-04: HOOK-13 as we decided it. Every hook of the table reduces over the wrapper's own group; the twins, which ask
+** for the world as PyTorch's hooks do, show what that would be. */
 TEST(hook, of_a_wrapper_over_some_ranks_stays_among_them)
 {
     static const struct {
@@ -422,8 +458,52 @@ TEST(hook, of_a_wrapper_over_some_ranks_stays_among_them)
         cd_test_row("%s", row.hook->name);
         lab_of(4, subgroup_body, &row);
     }
-    row = (hooked_subgroup){&pytorchs, NULL, NULL};
+    row = (hooked_subgroup){&pythons_allreduce, NULL, NULL};
     lab_of(4, subgroup_body, &row);
+    row.hook = &pythons_fp16;
+    lab_of(4, subgroup_body, &row);
+}
+
+/* The bits of this hook's averages, of numbers whose thirds tell a division from a product, and one order of cast and division from the
+** other: 5 and 7 (GRD-05), 2049 and 65520 (HK-03). */
+enum { THIRDS = 12 };
+static const double thirds[THIRDS] = {5, 7, 2049, 65504, 65520, 70000, 1e-7, 6e-8, 3e-5, 0.1, 1.0 / 3, 1.0009765625};
+typedef struct averages {
+    const cddp_hook *hook;
+    float got[2 * THIRDS];
+} averages;
+
+static void averages_body(lane *l)
+{
+    averages *all = l->lab->data;
+    worlds[l->r] = l->group;
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, all->hook, NULL, NULL, &l->err));
+    for (size_t i = 0; i < 2 * (size_t)THIRDS; i++) { /* of one rank, then of all, each with a number of its own */
+        lane_zero_grad(l, true);
+        lane_iterate(l, i < THIRDS ? l->r == 0 ? thirds[i] : 0 : thirds[(i + l->r) % THIRDS]);
+        if (l->r == 0) all->got[i] = lane_f32(l, 0);
+    }
+}
+
+/* HOOK-11: over everybody the built-in ones give what the Python ones give, and no hook is taken for another. */
+TEST(hook, of_pythons_style_and_a_built_in_one_have_the_same_bits_over_everybody)
+{
+    const cddp_hook *const pairs[2][2] = {{&pythons_allreduce, cd_hook_find("allreduce")}, {&pythons_fp16, cd_hook_find("fp16_compress")}};
+    averages all[2][2] = {0};
+    for (size_t k = 0; k < 2; k++) {
+        cd_test_row("%s", pairs[k][1]->name);
+        for (size_t style = 0; style < 2; style++) {
+            all[k][style].hook = pairs[k][style];
+            lab_of(3, averages_body, &all[k][style]);
+        }
+        assert_memory_equal(all[k][0].got, all[k][1].got, sizeof all[k][0].got);
+    }
+    for (size_t style = 0; style < 2; style++) {
+        assert_true(all[0][style].got[1] == 7.0f / 3 && all[0][style].got[4] == 21840.0f);
+        assert_true(all[1][style].got[2] == 682.5f && isinf(all[1][style].got[4]));
+    }
 }
 
 TEST_MAIN(ROW(hooks, allreduce_is_plain_ddp), ROW(hooks, that_compress_stay_within_upstreams_tolerance),
@@ -432,4 +512,5 @@ TEST_MAIN(ROW(hooks, allreduce_is_plain_ddp), ROW(hooks, that_compress_stay_with
           ROW(hooks, post_local_sgd_counts_to_its_start_and_stays_there),
           ROW(hooks, give_a_quarter_with_views_and_static_graphs),
           ROW(hooks, see_is_last_on_the_last_bucket_of_every_iteration),
-          ROW(future, of_an_allreduce_is_changed_by_what_is_chained_to_it), ROW(hook, of_a_wrapper_over_some_ranks_stays_among_them))
+          ROW(future, of_an_allreduce_is_changed_by_what_is_chained_to_it), ROW(hook, of_a_wrapper_over_some_ranks_stays_among_them),
+          ROW(hook, of_pythons_style_and_a_built_in_one_have_the_same_bits_over_everybody))
