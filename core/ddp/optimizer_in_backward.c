@@ -13,6 +13,8 @@
 #include "core/base/error.h"
 #include "core/hooks/hook.h"
 
+#include <string.h>
+
 static cddp_status divide_result(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
 {
     (void)self;
@@ -42,7 +44,7 @@ const cddp_hook cd_optimizer_in_backward_hook = {
 
 static cddp_status check_slot(const cd_reducer *r, const cddp_optimizer_in_backward *optimizer, cddp_error *err)
 {
-    if (optimizer == NULL || optimizer->step == NULL)
+    if (optimizer->step == NULL)
         return cd_fail(err, CDDP_E_ARG, "an optimizer in backward needs a function that steps one parameter"); /* OIB-04 */
     if (r->optimizer.step != NULL)
         return cd_fail(err, CDDP_E_STATE, "an optimizer in backward is attached already, and only one can be");
@@ -56,8 +58,10 @@ static cddp_status check_slot(const cd_reducer *r, const cddp_optimizer_in_backw
     return CDDP_OK;
 }
 
-cddp_status cd_optimizer_in_backward_set(cd_reducer *r, const cddp_optimizer_in_backward *optimizer, cddp_error *err)
+cddp_status cd_optimizer_in_backward_set(cd_reducer *r, const cddp_optimizer_in_backward *given, cddp_error *err)
 {
+    cddp_optimizer_in_backward own = {0}, *optimizer = &own;
+    if (given != NULL) memcpy(&own, given, given->size < sizeof own ? given->size : sizeof own); /* of an older writer: the rest is 0 */
     CD_TRY(check_slot(r, optimizer, err));
     switch (optimizer->overlap) {
     case CDDP_OVERLAP_APPLY_IN_BACKWARD:

@@ -98,14 +98,16 @@ static cddp_status step_parameter(void *context, size_t variable, cddp_grad *gra
             cd_trainer_module(t)->parameters[parameter].name, t->step);
     }
     o->has_touched[position] = true;
+    const cddp_tensor queued = grad->value;
+    grad->value = cd_streams_plain(&t->streams, &queued);
     if (o->overlap == CDDP_OVERLAP_APPLY_IN_BACKWARD) {
-        grad->value = cd_streams_plain(&t->streams, &grad->value);
         CD_TRY(keep_gradient(t, parameter, grad, err));
     }
     begin_optimizer(t, optimizer);
     cd_optimizer_set_lr(o->optimizer, cd_replica_lr(t->replica, optimizer, t->step));
     CD_TRY(cd_optimizer_step_parameter(o->optimizer, position, err));
     CD_TRY(cd_trainer_tell_touch(t, optimizer, position, err));
+    grad->value = queued;
     return CDDP_OK;
 }
 

@@ -11,7 +11,21 @@ typedef struct mode {
     bool texts; /* the backend has no minimum, so that ranks compare texts */
     const char *hook;
     cddp_dtype mixed;
+    cddp_optimizer_overlap overlap; /* 0: no optimizer in backward */
+    bool cut;
 } mode;
+
+static cddp_status step_nothing(void *context, size_t variable, cddp_grad *grad, cddp_error *err)
+{
+    (void)context, (void)variable, (void)grad, (void)err;
+    return CDDP_OK;
+}
+
+static cddp_status attach(cddp_ddp *ddp, const mode *m, cddp_error *err)
+{
+    const cddp_optimizer_in_backward optimizer = {.size = sizeof optimizer, .step = step_nothing, .overlap = m->overlap, .shard_buckets = m->cut};
+    return m->overlap != CDDP_OVERLAP_APPLY_IN_BACKWARD ? cddp_ddp_set_optimizer_in_backward(ddp, &optimizer, err) : CDDP_OK;
+}
 
 static cd_watch_allocator watches[LAB_RANKS];
 static cddp_device devices[LAB_RANKS];
@@ -39,11 +53,13 @@ static void steady_body(lane *l)
     lane_add_buffer(l, "var", CDDP_F32, 3, 0.0);
     lane_wrap(l);
     if (m->hook != NULL) CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(m->hook), NULL, NULL, &l->err));
+    CHECK_OK(attach(l->ddp, m, &l->err));
     if (m->join) CHECK_OK(cddp_ddp_join_begin(l->ddp, NULL, &l->err));
     for (int step = 0; step < 9; step++) {
         if (step == 5) watch->frozen = true, watch->abort_on_growth = true;
         lane_zero_grad(l, step % 2 == 0);
-        if (step == 6) cddp_ddp_no_sync_begin(l->ddp);
+        const bool accumulates = step == 6 && m->overlap != CDDP_OVERLAP_HOOK_THEN_OPTIMIZER;
+        if (accumulates) cddp_ddp_no_sync_begin(l->ddp);
         CHECK_OK(cddp_ddp_forward_begin(l->ddp, true, &l->err));
         CHECK_OK(cddp_ddp_forward_end(l->ddp, l->reachable, &l->err));
         for (size_t i = 8; i-- > 0;) {
@@ -52,7 +68,7 @@ static void steady_body(lane *l)
             lane_hook(l, i);
         }
         lane_end(l);
-        if (step == 6) cddp_ddp_no_sync_end(l->ddp);
+        if (accumulates) cddp_ddp_no_sync_end(l->ddp);
     }
     CHECK(watch->growth_count == 0);
     watch->frozen = false;
@@ -74,6 +90,9 @@ TEST(memory, a_steady_iteration_allocates_nothing)
         {"fp16 hook, views", .hook = "fp16_compress", .views = true, .mixed = CDDP_F64},
         {"mixed precision", .mixed = CDDP_F16},
         {"join", .join = true, .mixed = CDDP_F64},
+        {"fused optimizer", .overlap = CDDP_OVERLAP_HOOK_THEN_OPTIMIZER, .mixed = CDDP_F64},
+        {"zero step", .overlap = CDDP_OVERLAP_HOOK_WITH_ZERO_STEP, .cut = true, .mixed = CDDP_F64},
+        {"zero step, interleaved", .overlap = CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED, .views = true, .mixed = CDDP_F64},
     };
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
         cd_test_row("%s", modes[i].name);
@@ -124,7 +143,9 @@ static cddp_status make_one(const cddp_allocator *allocator, void *argument, cdd
     cddp_status status = cddp_ddp_create(&o, &ddp, err);
     if (status == CDDP_OK && o.mixed_param_dtype == CDDP_DTYPE_COUNT)
         status = cddp_ddp_register_comm_hook(ddp, cd_hook_find("fp16_compress_wrapper"), cd_hook_find("allreduce"), NULL, err);
-    if (status == CDDP_OK) status = cddp_ddp_join_begin(ddp, NULL, err);
+    const mode *m = l->lab->data;
+    if (status == CDDP_OK && m->overlap != CDDP_OVERLAP_APPLY_IN_BACKWARD) status = attach(ddp, m, err);
+    else if (status == CDDP_OK) status = cddp_ddp_join_begin(ddp, NULL, err);
     for (int step = 0; status == CDDP_OK && step < 2; step++) { /* the rebuild is a constructor, too */
         bool reachable[LANE_PARAMETERS] = {true, true, true};
         if (status == CDDP_OK) status = cddp_ddp_forward_begin(ddp, true, err);
@@ -173,6 +194,7 @@ TEST(memory, every_failing_allocation_is_told_and_leaves_nothing_behind)
                                  {"static", .is_static = true, .mixed = CDDP_F64},
                                  {"delayed", .delayed = true, .mixed = CDDP_F64},
                                  {"mixed", .mixed = CDDP_F16},
+                                 {"zero step", .overlap = CDDP_OVERLAP_HOOK_WITH_ZERO_STEP, .cut = true, .mixed = CDDP_F64},
                                  {"texts", .texts = true, .mixed = CDDP_F64}};
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
         cd_test_row("%s", modes[i].name);
