@@ -78,6 +78,7 @@ static void serve_in_child(const cd_join *j, int64_t judge, int fd)
                                                     .dropped = tell_dropped};
     signal(SIGINT, SIG_IGN); /* the judge decides when it ends */
     signal(SIGTERM, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
     memset(&words, 0, sizeof words); /* padding travels too */
     words.status = cddp_rendezvous_server_open(&options, &server, &error);
     if (words.status == CDDP_OK) words.port = cddp_rendezvous_server_port(server);
@@ -97,7 +98,7 @@ static cddp_status serve(cd_join *j, cddp_error *err)
     served words = {.status = CDDP_E_IO};
     size_t used = 0;
     cddp_status status = CDDP_OK;
-    if (pipe(ends) != 0) return cd_fail(err, CDDP_E_LIMIT, "cannot make a pipe: %s", strerror(errno));
+    if (pipe(ends) != 0) return cd_fail(err, CDDP_E_NOMEM, "cannot make a pipe: %s", strerror(errno));
     status = cd_os_fork(&j->server, err);
     if (status == CDDP_OK && j->server == 0) serve_in_child(j, judge, ends[1]);
     close(ends[1]);

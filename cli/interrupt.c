@@ -18,11 +18,13 @@ static void note(int signal_number)
 
 void cd_interrupt_begin(void)
 {
-    struct sigaction action;
+    struct sigaction action, before;
     memset(&action, 0, sizeof action);
     action.sa_handler = note;
     action.sa_flags = (int)SA_RESETHAND; /* the second one ends the program as usual */
     sigemptyset(&action.sa_mask);
+    /* The terminal was closed; under nohup we go on. */
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
 }

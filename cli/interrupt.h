@@ -6,7 +6,7 @@
 #pragma once
 #include "cddp/trace.h"
 
-void cd_interrupt_begin(void); /* from now on SIGINT and SIGTERM raise the flag */
+void cd_interrupt_begin(void); /* from now on SIGINT, SIGTERM and, unless it is ignored, SIGHUP raise the flag */
 bool cd_interrupt_requested(void);
 void cd_interrupt_end(void); /* what was asked for is done: the flag is lowered, and begin may follow */
 

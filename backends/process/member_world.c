@@ -52,7 +52,7 @@ static cddp_status find_launcher(cddp_member_world *w, cddp_error *err)
 {
     pthread_t guard;
     if (w->options.meet == NULL) return CDDP_OK;
-    if (pthread_create(&guard, NULL, guard_start, w) != 0) return cd_fail(err, CDDP_E_LIMIT, "cannot start a thread");
+    if (pthread_create(&guard, NULL, guard_start, w) != 0) return cd_fail(err, CDDP_E_NOMEM, "cannot start a thread");
     cddp_status status = w->options.meet(w->options.context, &w->rank.base, w->address, err);
     atomic_store(&w->has_joined, true);
     pthread_join(guard, NULL);
@@ -107,7 +107,7 @@ static cddp_status member_launch(void *world, cddp_rank_fn program, void *argume
     if (w->options.shelter) CD_TRY(cd_os_shelter(is_judged, w, err));
     CD_TRY(report_to_launcher(w, err));
     if (pthread_create(&listener, NULL, listen_to_launcher, w) != 0)
-        return cd_fail(err, CDDP_E_LIMIT, "cannot start a thread");
+        return cd_fail(err, CDDP_E_NOMEM, "cannot start a thread");
     w->rank.start_ns = cd_os_now_ns();
     cddp_status status = program(&w->rank.base, argument, &error);
     if (status == CDDP_OK) cd_error_reset(&error);

@@ -152,7 +152,7 @@ cddp_status cddp_rendezvous_server_open(const cddp_rendezvous_server_options *op
     s->polls[1].fd = s->wake[0];
     int failure = pthread_create(&s->thread, NULL, serve, s);
     if (failure != 0) {
-        status = cd_fail(err, CDDP_E_LIMIT, "cannot start the rendezvous thread: %s", strerror(failure));
+        status = cd_fail(err, CDDP_E_NOMEM, "cannot start the rendezvous thread: %s", strerror(failure));
         goto out;
     }
     s->thread_runs = true;

@@ -60,13 +60,13 @@ cddp_status cd_os_child_open(cd_os_child *child, cd_os_child_fn program, void *a
     int ends[CD_OS_PIPE_COUNT][2] = {{-1, -1}, {-1, -1}, {-1, -1}};
     for (int i = 0; i < CD_OS_PIPE_COUNT; i++) {
         if (pipe(ends[i]) == 0 && fcntl(ends[i][0], F_SETFL, O_NONBLOCK) == 0) continue;
-        status = cd_fail(err, CDDP_E_LIMIT, "cannot make a pipe: %s", strerror(errno));
+        status = cd_fail(err, CDDP_E_NOMEM, "cannot make a pipe: %s", strerror(errno));
         goto out;
     }
     fflush(NULL); /* or the child would print our buffered output again */
     pid_t parent = getpid(), pid = fork();
     if (pid < 0) {
-        status = cd_fail(err, CDDP_E_LIMIT, "cannot start a process: %s", strerror(errno));
+        status = cd_fail(err, CDDP_E_NOMEM, "cannot start a process: %s", strerror(errno));
         goto out;
     }
     if (pid == 0) child_main(ends, parent, program, argument);
@@ -147,7 +147,7 @@ cddp_status cd_os_fork(int64_t *process, cddp_error *err)
 {
     fflush(NULL); /* or the child would print our buffered output again */
     pid_t parent = getpid(), pid = fork();
-    if (pid < 0) return cd_fail(err, CDDP_E_LIMIT, "cannot start a process: %s", strerror(errno));
+    if (pid < 0) return cd_fail(err, CDDP_E_NOMEM, "cannot start a process: %s", strerror(errno));
     if (pid == 0) die_with(parent);
     *process = pid;
     return CDDP_OK;

@@ -100,7 +100,7 @@ cddp_status cd_os_lane_push(cd_os_lanes *lanes, uint32_t index, cd_os_job *job, 
     cd_os_lane *lane = &lanes->lane[index];
     if (!lane->runs) {
         int failure = pthread_create(&lane->thread, NULL, lane_main, lane);
-        if (failure != 0) return cd_fail(err, CDDP_E_LIMIT, "cannot start a thread: %s", strerror(failure));
+        if (failure != 0) return cd_fail(err, CDDP_E_NOMEM, "cannot start a thread: %s", strerror(failure));
         lane->runs = true;
     }
     job->next = NULL;

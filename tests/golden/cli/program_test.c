@@ -3,6 +3,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include "tests/golden/cli/program.h"
 
+#include <signal.h>
+
 static const struct {
     const char *name, *operands, *summary;
 } commands[] = {
@@ -653,6 +655,17 @@ TEST(program, a_battery_without_memory_accuses_nobody)
     program_close(&p);
 }
 
+/* What the machine has no more of says nothing about what was asked for. */
+TEST(program, a_machine_without_files_is_an_environment)
+{
+    cd_program p;
+    program_open(&p);
+    program_run_with(&p, "ulimit -n 16; ", "scenarios/unused --keep-going --jobs 8");
+    assert_int_equal(p.exit_code, 3);
+    assert_contains(p.err, "cannot make a pipe: ");
+    program_close(&p);
+}
+
 TEST(program, an_interrupt_ends_with_what_is_known)
 {
     cd_program p;
@@ -688,28 +701,34 @@ TEST(program, an_interrupt_ends_with_what_is_known)
     program_close(&p);
 }
 
-/* All ranks in one process, which nobody outside could end: they look before every row of the card. */
+/* All ranks in one process, which nobody outside could end: they look before every row of the card. A terminal that is closed
+** says so by SIGHUP. */
 TEST(program, an_interrupted_battery_judges_nobody)
 {
+    static const char *const signals[] = {"TERM", "HUP"};
     cd_program p;
     char command[4096], path[1200];
     program_open(&p);
-    /* The signal waits until the program catches it: bit 14 of the mask. */
-    snprintf(command, sizeof command,
-             "T='%s'; '%s' backend-conformance sim -n 12 --thorough >\"$T/out\" 2>&1 & pid=$!; n=0; "
-             "until grep -q '^SigCgt:.*[4567cdef]...$' /proc/$pid/status || [ $n -gt 600 ]; do sleep 0.1; n=$((n + 1)); done; "
-             "kill -TERM $pid; wait $pid; echo $? >\"$T/code\"",
-             p.place, CDDP_VERIFY);
-    assert_int_equal(system(command), 0);
-    snprintf(path, sizeof path, "%s/code", p.place);
-    char *code = program_slurp(path);
-    assert_string_equal(code, "4\n");
-    free(code);
-    snprintf(path, sizeof path, "%s/out", p.place);
-    char *out = program_slurp(path);
-    assert_contains(out, "inconclusive  backend sim: interrupted after ");
-    assert_null(strstr(out, "FAILED"));
-    free(out);
+    signal(SIGHUP, SIG_DFL); /* whoever started the tests may have had it ignored */
+    for (size_t i = 0; i < 2; i++) {
+        cd_test_row("%s", signals[i]);
+        /* The signal waits until the program catches SIGTERM: bit 14 of the mask, and the last of them. */
+        snprintf(command, sizeof command,
+                 "T='%s'; '%s' backend-conformance sim -n 12 --thorough >\"$T/out\" 2>&1 & pid=$!; n=0; "
+                 "until grep -q '^SigCgt:.*[4567cdef]...$' /proc/$pid/status || [ $n -gt 600 ]; do sleep 0.1; n=$((n + 1)); done; "
+                 "kill -%s $pid; wait $pid; echo $? >\"$T/code\"",
+                 p.place, CDDP_VERIFY, signals[i]);
+        assert_int_equal(system(command), 0);
+        snprintf(path, sizeof path, "%s/code", p.place);
+        char *code = program_slurp(path);
+        assert_string_equal(code, "4\n");
+        free(code);
+        snprintf(path, sizeof path, "%s/out", p.place);
+        char *out = program_slurp(path);
+        assert_contains(out, "inconclusive  backend sim: interrupted after ");
+        assert_null(strstr(out, "FAILED"));
+        free(out);
+    }
     program_close(&p);
 }
 
@@ -791,6 +810,7 @@ TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
           ROW(program, the_log_goes_to_standard_error),
           ROW(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment),
           ROW(program, a_name_that_the_model_or_the_registry_lacks_is_refused_at_its_place_before_anything_runs),
-          ROW(program, a_battery_without_memory_accuses_nobody), ROW(program, an_interrupt_ends_with_what_is_known), ROW(program, an_interrupted_battery_judges_nobody),
+          ROW(program, a_battery_without_memory_accuses_nobody), ROW(program, a_machine_without_files_is_an_environment),
+          ROW(program, an_interrupt_ends_with_what_is_known), ROW(program, an_interrupted_battery_judges_nobody),
           ROW(program, explains_what_its_reports_name),
           ROW(program, lists_every_registry), ROW(program, the_doctor_trains_on_the_built_in_backends))
