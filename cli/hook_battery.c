@@ -49,6 +49,7 @@ static const struct {
     [CD_LAW_PHASE] = {"phase", "all buckets of a backward are in the same phase"},
     [CD_LAW_RANGE] = {"range", "large gradients do not overflow by being summed before they are divided"},
     [CD_LAW_RESUME] = {"resume", "saved, made anew and loaded it goes on bit for bit"},
+    [CD_LAW_FOREIGN] = {"foreign", "a state that was saved for another model is refused when it is loaded, with the reason"},
     [CD_LAW_REBUILD] = {"rebuild", "what is owed follows its parameter into other buckets"},
     [CD_LAW_NO_SYNC] = {"no_sync", "a gradient that came in parts, without reduction between them, is reduced as the whole"},
     [CD_LAW_UNUSED] = {"unused", "a parameter without gradient counts as zeros, and a bucket left out changes no other"},
@@ -399,6 +400,8 @@ static cddp_status try_resume(battery *t, uint32_t swap_at, cddp_error *err)
     trial.swap_at = swap_at;
     CD_TRY(cd_trial_run(&trial, t->a, err));
     judge_stated(t, t->a);
+    if (t->a->foreign[0] != '\0') judge(t, CD_LAW_FOREIGN, "%s", t->a->foreign);
+    else if (t->a->was_offered) judge(t, CD_LAW_FOREIGN, NULL);
     if (!runs(t->a)) judge(t, CD_LAW_RESUME, "resumed before step %u: %s", swap_at, t->a->failure);
     else if (!cd_measure_equal(&trial, t->a, t->b, at, sizeof at)) judge(t, CD_LAW_RESUME, "resumed before step %u: %s", swap_at, at);
     else judge(t, CD_LAW_RESUME, NULL);

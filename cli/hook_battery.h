@@ -22,6 +22,7 @@ typedef enum cd_hook_law {
     CD_LAW_PHASE,     /* all buckets of a backward are in the same phase */
     CD_LAW_RANGE,     /* W gradients of half of what f16 holds do not overflow (GRD-11) */
     CD_LAW_RESUME,    /* saved, made anew and loaded it goes on bit for bit */
+    CD_LAW_FOREIGN,   /* a state that was saved for another model is refused, with the reason */
     CD_LAW_REBUILD,   /* what is owed follows its parameter into other buckets (REB-10) */
     CD_LAW_NO_SYNC,   /* a gradient that came in parts is reduced as the whole */
     CD_LAW_UNUSED,    /* what has no gradient counts as zeros, and a bucket that is left out changes no other */

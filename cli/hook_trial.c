@@ -102,11 +102,14 @@ typedef struct place {
     cddp_tracer *tracer;
 } place;
 
-static cddp_status make(const run *r, const place *at, void **self, cddp_error *err)
+#define MODEL UINT64_C(0x7472) /* the digest of the trial's model, as far as a hook can tell; another one is another model */
+
+static cddp_status make(const run *r, const place *at, uint64_t model, void **self, cddp_error *err)
 {
     const cd_trial *t = r->trial;
     cddp_hook_context context = {.size = sizeof context, .group = at->group, .allocator = at->rank->allocator, .tracer = at->tracer,
-                                 .options = t->options, .inner = t->inner, .divide_factor = t->ranks};
+                                 .options = t->options, .inner = t->inner, .divide_factor = t->ranks, .model_digest = model,
+                                 .parameter_count = CD_TRIAL_PARAMETERS};
     if (t->hook->create != NULL) CD_TRY(t->hook->create(&context, self, err));
     return CDDP_OK;
 }
@@ -114,6 +117,25 @@ static cddp_status make(const run *r, const place *at, void **self, cddp_error *
 static void unmake(const run *r, void *self)
 {
     if (r->trial->hook->destroy != NULL) r->trial->hook->destroy(self);
+}
+
+/* What was saved is offered to the hook of another model, with as many parameters. */
+static cddp_status offer_to_another(const run *r, const place *at, const tape *saved, cddp_error *err)
+{
+    cd_trial_result *result = r->result;
+    tape t = {.bytes = saved->bytes, .used = saved->used};
+    cddp_state_reader reader = {&t, tape_read};
+    cddp_error refusal = CDDP_ERROR_INIT;
+    void *self = NULL;
+    CD_TRY(make(r, at, MODEL + 1, &self, err));
+    const cddp_status status = r->trial->hook->load(self, &reader, &refusal);
+    unmake(r, self);
+    result->was_offered = true;
+    if (status == CDDP_OK && result->foreign[0] == '\0')
+        snprintf(result->foreign, sizeof result->foreign, "rank %u takes it: compare model_digest of the context with the saved one", at->rank->rank);
+    if (status != CDDP_OK && refusal.message[0] == '\0' && result->foreign[0] == '\0')
+        snprintf(result->foreign, sizeof result->foreign, "rank %u refuses it without a reason", at->rank->rank);
+    return CDDP_OK;
 }
 
 static cddp_status swap_state(const run *r, const place *at, void **self, cddp_error *err)
@@ -127,7 +149,8 @@ static cddp_status swap_state(const run *r, const place *at, void **self, cddp_e
     if (hook->save != NULL) CD_TRY_OUT(hook->save(*self, &writer, err));
     unmake(r, *self);
     *self = NULL;
-    CD_TRY_OUT(make(r, at, self, err));
+    if (hook->load != NULL && t.used > 0) CD_TRY_OUT(offer_to_another(r, at, &t, err));
+    CD_TRY_OUT(make(r, at, MODEL, self, err));
     if (hook->load != NULL) CD_TRY_OUT(hook->load(*self, &reader, err));
     if (hook->load != NULL && t.read != t.used)
         status = cd_fail(err, CDDP_E_CORRUPT, "load read %zu of the %zu bytes that save wrote", t.read, t.used);
@@ -282,7 +305,7 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
         goto out;
     }
     CD_TRY_OUT(cddp_tracer_create(rank, &r->statements.sink, CDDP_TRACE_ORDER, &at.tracer, err));
-    CD_TRY_OUT(make(r, &at, &self, err));
+    CD_TRY_OUT(make(r, &at, MODEL, &self, err));
     r->result->created = true;
     for (uint32_t step = 0; step < r->trial->steps; step++) {
         if (r->trial->swap_at != 0 && step == r->trial->swap_at) CD_TRY_OUT(swap_state(r, &at, &self, err));

@@ -73,6 +73,8 @@ typedef struct cd_trial_result {
     cd_stated_law stated[CD_TRIAL_STATED_MAX]; /* (stated_count) */
     uint32_t stated_count;
     char breach[280];  /* the first of them that did not hold; "" when all did */
+    bool was_offered;  /* the hook of another model was given a saved state */
+    char foreign[120]; /* how it took it, unless it refused it with a reason */
     uint64_t promised; /* that it would give at most; CDDP_PROMISE_NOTHING */
     double in[CD_TRIAL_RANKS_MAX][CD_TRIAL_STEPS_MAX][CD_TRIAL_NUMEL_MAX]; /* by parameter, then element */
     double out[CD_TRIAL_RANKS_MAX][CD_TRIAL_STEPS_MAX][CD_TRIAL_NUMEL_MAX];

@@ -32,6 +32,7 @@ typedef struct packet {
 
 typedef struct alternate {
     cddp_tracer *tracer;
+    uint64_t model[2];  /* digest and count of the variables: a state of others is refused */
     uint64_t backward; /* how many there were */
     slot *slots;       /* (slot_count) by parameter */
     packet *packets;   /* (slot_count) by the first parameter of a bucket */
@@ -45,6 +46,8 @@ static cddp_status alternate_create(const cddp_hook_context *context, void **sel
     alternate *a = calloc(1, sizeof *a);
     if (a == NULL) return cddp_error_set(err, CDDP_E_NOMEM, "hook alternate: no memory");
     a->tracer = context->tracer;
+    a->model[0] = context->model_digest;
+    a->model[1] = context->parameter_count;
     *self = a;
     return CDDP_OK;
 }
@@ -213,7 +216,7 @@ static uint64_t alternate_promise(const void *self, const cddp_grad_bucket *buck
 static cddp_status alternate_save(void *self, const cddp_state_writer *w, cddp_error *err)
 {
     const alternate *a = self;
-    bool ok = w->write(w->context, &a->backward, sizeof a->backward) && w->write(w->context, &a->slot_count, sizeof a->slot_count);
+    bool ok = w->write(w->context, a->model, sizeof a->model) && w->write(w->context, &a->backward, sizeof a->backward) && w->write(w->context, &a->slot_count, sizeof a->slot_count);
     for (uint32_t i = 0; ok && i < a->slot_count; i++) {
         int64_t numel = a->slots[i].owed != NULL ? a->slots[i].numel : -1;
         ok = w->write(w->context, &numel, sizeof numel) && (numel <= 0 || w->write(w->context, a->slots[i].owed, (size_t)numel * sizeof(float)));
@@ -225,7 +228,12 @@ static cddp_status alternate_load(void *self, const cddp_state_reader *r, cddp_e
 {
     alternate *a = self;
     uint32_t count = 0;
-    bool ok = r->read(r->context, &a->backward, sizeof a->backward) && r->read(r->context, &count, sizeof count) && count < 1u << 24;
+    uint64_t model[2] = {0, 0};
+    bool ok = r->read(r->context, model, sizeof model);
+    if (ok && model[0] != a->model[0])
+        return cddp_error_set(err, CDDP_E_MISMATCH, "hook alternate: the state was saved for another model, of %llu parameters; this one has %llu",
+                              (unsigned long long)model[1], (unsigned long long)a->model[1]);
+    ok = ok && r->read(r->context, &a->backward, sizeof a->backward) && r->read(r->context, &count, sizeof count) && count < 1u << 24;
     cddp_status status = ok ? grow(a, count, err) : CDDP_OK;
     for (uint32_t i = 0; ok && status == CDDP_OK && i < count; i++) {
         int64_t numel = -1;

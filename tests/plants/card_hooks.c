@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Eighteen broken communication hooks, each of which breaks one law of the report card (cddp-verify hook-conformance).
+/* Nineteen broken communication hooks, each of which breaks one law of the report card (cddp-verify hook-conformance).
 **
 ** Written against the public ports alone, as a user would, and for f32 buckets on the host alone: every other bucket is
 ** refused. Where one needs lossiness to hide in, it sends half of what it has and owes the other half, which is then
@@ -23,6 +23,7 @@
 **     card_by_shape     adds what the twin of a parameter owes, too   arrives
 **     card_grows        owes one element half as much again           kept
 **     card_own_law      states a law that does not hold               stated
+**     card_takes_any    takes the state of another model              foreign
 */
 #include "tests/plants/card_hooks.h"
 
@@ -42,6 +43,7 @@ typedef struct card_state {
     uint64_t counter;
     cddp_tensor last; /* the bucket before */
     bool has_last, accumulates;
+    uint64_t model;
     cddp_tracer *tracer;
 } card_state;
 
@@ -53,6 +55,7 @@ static cddp_status card_create(const cddp_hook_context *context, void **self, cd
     }
     s->accumulates = context->accumulates;
     s->tracer = context->tracer;
+    s->model = context->model_digest;
     *self = s;
     return CDDP_OK;
 }
@@ -186,7 +189,8 @@ static cddp_status run_by_index(void *self, cddp_grad_bucket *bucket, cddp_group
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
 
-static cddp_status run_forgets(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+/* Right, but for what becomes of its state. */
+static cddp_status run_halves(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
 {
     float *flat = NULL;
     int64_t numel = 0;
@@ -428,15 +432,30 @@ static cddp_status run_own_law(void *self, cddp_grad_bucket *bucket, cddp_group 
 static cddp_status card_save(void *self, const cddp_state_writer *writer, cddp_error *err)
 {
     card_state *s = self;
-    const bool ok = writer->write(writer->context, s->owed, sizeof s->owed) && writer->write(writer->context, &s->counter, sizeof s->counter);
+    const bool ok = writer->write(writer->context, &s->model, sizeof s->model) && writer->write(writer->context, s->owed, sizeof s->owed) &&
+                    writer->write(writer->context, &s->counter, sizeof s->counter);
     return ok ? CDDP_OK : cddp_error_set(err, CDDP_E_IO, "the planted state cannot be written");
+}
+
+static cddp_status load_any(card_state *s, const cddp_state_reader *reader, uint64_t *model, cddp_error *err)
+{
+    const bool ok = reader->read(reader->context, model, sizeof *model) && reader->read(reader->context, s->owed, sizeof s->owed) &&
+                    reader->read(reader->context, &s->counter, sizeof s->counter);
+    return ok ? CDDP_OK : cddp_error_set(err, CDDP_E_CORRUPT, "the planted state ends early");
 }
 
 static cddp_status card_load(void *self, const cddp_state_reader *reader, cddp_error *err)
 {
     card_state *s = self;
-    const bool ok = reader->read(reader->context, s->owed, sizeof s->owed) && reader->read(reader->context, &s->counter, sizeof s->counter);
-    return ok ? CDDP_OK : cddp_error_set(err, CDDP_E_CORRUPT, "the planted state ends early");
+    uint64_t model = 0;
+    const cddp_status status = load_any(s, reader, &model, err);
+    return status != CDDP_OK || model == s->model ? status : cddp_error_set(err, CDDP_E_MISMATCH, "the planted state is of another model");
+}
+
+static cddp_status card_load_any(void *self, const cddp_state_reader *reader, cddp_error *err)
+{
+    uint64_t model = 0;
+    return load_any(self, reader, &model, err);
 }
 
 static uint64_t a_quarter(const void *self, const cddp_grad_bucket *bucket)
@@ -455,7 +474,7 @@ CARD(divisor, run_divisor, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(no_op, run_no_op, CDDP_HOOK_LOSSY, .wire_dtype = CDDP_DTYPE_BIT(CDDP_F16));
 CARD(seed, run_seed, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(by_index, run_by_index, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
-CARD(forgets, run_forgets, CDDP_HOOK_LOSSY, .wire_dtype = 0);
+CARD(forgets, run_halves, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(last, run_last, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
 CARD(wrong_place, run_wrong_place, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(late, run_late, CDDP_HOOK_LOSSY, .wire_dtype = 0);
@@ -468,10 +487,12 @@ CARD(stale, run_stale, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
 CARD(by_shape, run_by_shape, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
 CARD(grows, run_grows, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
 CARD(own_law, run_own_law, CDDP_HOOK_LOSSY, .wire_dtype = 0);
+CARD(takes_any, run_halves, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, .save = card_save, .load = card_load_any);
 
 const cddp_hook *const card_hooks[] = {&card_half_sum, &card_divisor, &card_no_op, &card_seed, &card_by_index, &card_forgets, &card_last,
                                        &card_wrong_place, &card_late, &card_by_rank, &card_lies, &card_skips_zeros, &card_all_buckets,
-                                       &card_begins_anew, &card_stale, &card_by_shape, &card_grows, &card_own_law, NULL};
+                                       &card_begins_anew, &card_stale, &card_by_shape, &card_grows, &card_own_law,
+                                       &card_takes_any, NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
 const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin), .abi = CDDP_PLUGIN_ABI, .name = "card_plants", .version = "1",

@@ -53,6 +53,7 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
         cd_test_row("%s", cases[i].hook->name);
         assert_int_equal(card.lines[CD_LAW_KEPT].case_count, cases[i].owes);
         assert_int_equal(card.stated_count > 0, cases[i].states);
+        assert_true(card.lines[CD_LAW_FOREIGN].case_count == 5 || !cases[i].owes);
         assert_int_equal(card.lines[CD_LAW_STATED].case_count > 40, cases[i].states);
         assert_true(card.lines[CD_LAW_ARRIVES].case_count == 21); /* all backwards together, and of ten each in two buckets */
         assert_true(card.lines[CD_LAW_RUNS].case_count >= 40);
@@ -109,6 +110,7 @@ TEST(hook_battery, each_planted_mistake_breaks_the_law_it_is_about)
         {CD_LAW_UNUSED, "with zeros in a whole backward"}, {CD_LAW_NO_SYNC, "with zeros in a whole backward"},
         {CD_LAW_ARRIVES, "alone brought into bucket 1"}, {CD_LAW_ARRIVES, "as much came out"},
         {CD_LAW_KEPT, "sends no more"},               {CD_LAW_STATED, "gradient = sent"},
+        {CD_LAW_FOREIGN, "compare model_digest"},
     };
     for (size_t i = 0; card_hooks[i] != NULL; i++) {
         cd_hook_card card = judged(card_hooks[i], NULL, NULL);
