@@ -245,7 +245,7 @@ static void event(void *self, const cddp_event *e)
         take_name(s, e, e->as.buffer.ignored);
         break;
     case CDDP_EV_no_sync:
-        r->depth = e->as.no_sync.entered ? e->as.no_sync.depth : e->as.no_sync.depth - 1;
+        r->depth += e->as.no_sync.entered ? 1 : r->depth > 0 ? -1 : 0; /* counted here: what is told is the wrapper's own count */
         break;
     case CDDP_EV_forward_begin:
         take_forward(s, e, r);

@@ -21,6 +21,7 @@ static void apply(const cddp_plan_when *when, cd_micro *m)
         m->sync = m->sync_backward = when->sync != 0;
     }
     m->sync_backward = given(when->sync_backward, m->sync_backward) != 0;
+    m->no_sync_depth = (uint32_t)given(when->no_sync_depth, m->no_sync_depth);
     m->forwards = (uint32_t)given(when->forwards, m->forwards);
     m->backwards = (uint32_t)given(when->backwards, m->backwards);
     m->backward_each = given(when->backward_each, m->backward_each) != 0;
@@ -50,7 +51,7 @@ static void apply(const cddp_plan_when *when, cd_micro *m)
 void cd_micro_resolve(const cddp_plan *plan, const cddp_plan_settings *settings, cd_micro_place place, cd_micro *micro)
 {
     const bool is_last = place.micro_step + 1 == settings->train.micro_steps;
-    *micro = (cd_micro){.place = place, .sync = is_last, .sync_backward = is_last, .forwards = 1, .backwards = 1,
+    *micro = (cd_micro){.place = place, .sync = is_last, .sync_backward = is_last, .no_sync_depth = 1, .forwards = 1, .backwards = 1,
                         .grad_mode = true, .await_producers = true, .samples = (uint32_t)settings->data.samples,
                         .ready = (cd_ready_kind)plan->schedule.ready};
     for (size_t i = 0; i < plan->when_count; i++) {

@@ -19,6 +19,7 @@ typedef struct cd_micro_place {
 typedef struct cd_micro {
     cd_micro_place place;
     bool sync, sync_backward;
+    uint32_t no_sync_depth; /* contexts around a forward that does not synchronise; all but the outer one end before it */
     uint32_t forwards, backwards;
     bool backward_each, grad_mode, bypass;
     uint32_t samples; /* of each forward */

@@ -363,6 +363,17 @@ static bool is_last_micro(const cd_trainer *t, const cd_micro *micro)
     return micro->place.micro_step + 1 == t->settings.train.micro_steps;
 }
 
+/* The inner contexts are left at once: the outer one then counts as if they had not been (NSY-01). */
+static void enter_no_sync(cd_trainer *t, uint32_t depth)
+{
+    for (uint32_t i = 0; i < depth; i++) {
+        cddp_ddp_no_sync_begin(t->ddp);
+    }
+    for (uint32_t i = 1; i < depth; i++) {
+        cddp_ddp_no_sync_end(t->ddp);
+    }
+}
+
 /* Everything before the backward. */
 static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_value **losses, cddp_error *err)
 {
@@ -381,7 +392,7 @@ static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_value **
         CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_BEFORE_FORWARD, err));
     }
     if (!micro->sync) {
-        cddp_ddp_no_sync_begin(t->ddp);
+        enter_no_sync(t, micro->no_sync_depth);
     }
     CD_TRY(run_forwards(t, micro, &samples, losses, err));
     if (!micro->sync && micro->sync_backward) {

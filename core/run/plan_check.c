@@ -205,6 +205,16 @@ static void check_streams(cd_contradictions *c)
     }
 }
 
+/* Whether some forward runs inside no_sync. A rank's own settings may say so, too. */
+static bool may_accumulate(const cddp_plan *plan)
+{
+    bool may = plan->settings.train.micro_steps > 1 || plan->override_count > 0;
+    for (size_t i = 0; i < plan->when_count; i++) {
+        may = may || plan->whens[i].sync == 0;
+    }
+    return may;
+}
+
 static void check_when(cd_contradictions *c, const cddp_plan_when *when)
 {
     const cddp_plan *plan = c->plan;
@@ -226,6 +236,11 @@ static void check_when(cd_contradictions *c, const cddp_plan_when *when)
     if (when->replace_parameters.count > 0 && plan->settings.ddp.gradient_as_bucket_view) {
         cd_plan_contradict(c, "when.replace_parameters",
                            "a replaced parameter has no view: when.replace_parameters needs ddp.gradient_as_bucket_view = false");
+    }
+    if (when->no_sync_depth != CDDP_PLAN_UNSET && (when->sync == 1 || !may_accumulate(plan))) {
+        cd_plan_contradict(c, "when.no_sync_depth", "when.no_sync_depth has no effect: %s", when->sync == 1
+                 ? "when.sync = true keeps the forward out of no_sync"
+                 : "no forward runs inside no_sync without train.micro_steps > 1 or when.sync = false");
     }
     if (when->await_producers == 0 && !cd_plan_has_streams(plan)) {
         cd_plan_contradict(c, "when.await_producers", "when.await_producers has no effect without streams.producers: nobody has to wait");

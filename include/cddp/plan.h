@@ -244,6 +244,7 @@ typedef struct cddp_plan_when {
     int64_t create_graph;  /* 1: backward with create_graph (GRD-09) */
     int64_t await_producers; /* 0: the default stream does not wait for the one that produced a gradient */
     int64_t statistics;    /* of synchronised batch norm: 0 exchanged, 1 the rank's own, 2 every rank's alike */
+    int64_t no_sync_depth; /* 1; contexts entered for a forward inside no_sync, all but the outer one left again before it (NSY-01) */
     int64_t compute_us;    /* extra time before the forward */
 } cddp_plan_when;
 

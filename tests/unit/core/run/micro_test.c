@@ -60,6 +60,15 @@ TEST(micro, backward_may_have_a_flag_of_its_own)
     cddp_plan_destroy(plan);
 }
 
+TEST(micro, no_sync_may_be_nested)
+{
+    static const char *const sets[] = {"when.0.steps", "1", "when.0.sync", "false", "when.0.no_sync_depth", "3"};
+    cddp_plan *plan = make_plan(sets, 6);
+    assert_int_equal(resolve(plan, 0, 0, 0).no_sync_depth, 1);
+    assert_int_equal(resolve(plan, 0, 1, 0).no_sync_depth, 3);
+    cddp_plan_destroy(plan);
+}
+
 TEST(micro, a_rank_that_stopped_or_ran_out_of_inputs_has_no_more_steps)
 {
     static const char *const sets[] = {"train.steps", "4", "when.0.ranks", "1", "when.0.steps", "2", "when.0.stop", "true"};
@@ -207,7 +216,7 @@ TEST(sampler, running_out_of_memory_leaves_nothing_behind)
 }
 
 TEST_MAIN(ROW(micro, only_the_last_micro_step_synchronises_by_default), ROW(micro, of_several_tables_the_last_decides_each_key),
-          ROW(micro, backward_may_have_a_flag_of_its_own),
+          ROW(micro, backward_may_have_a_flag_of_its_own), ROW(micro, no_sync_may_be_nested),
           ROW(micro, a_rank_that_stopped_or_ran_out_of_inputs_has_no_more_steps), ROW(pattern, stars_stand_for_any_text),
           ROW(sampler, an_epoch_is_every_sample_once_and_padding_repeats_the_first_ones),
           ROW(sampler, dropping_the_tail_leaves_samples_out_and_repeats_none),
