@@ -349,7 +349,9 @@ static void measure_loss(battery *t, const cd_trial *trial)
 static void judge_declared_wire(battery *t, const cd_trial *trial)
 {
     uint32_t wire = t->subject->inner == NULL ? t->subject->hook->wire_dtype : 0;
-    t->card->bytes_factor = t->a->bytes > 0 ? (double)t->b->bytes / (double)t->a->bytes : INFINITY;
+    const bool is_more = t->a->bytes_active > t->b->bytes_active;
+    const double plain = (double)(is_more ? t->b->bytes_active : t->b->bytes), own = (double)(is_more ? t->a->bytes_active : t->a->bytes);
+    t->card->bytes_factor = own > 0 ? plain / own : INFINITY;
     for (uint32_t d = 0; d < CDDP_DTYPE_COUNT; d++) {
         if (wire != CDDP_DTYPE_BIT(d)) continue;
         uint64_t most = (uint64_t)trial->steps * (uint64_t)t->a->numel * cddp_dtype_bytes((cddp_dtype)d);

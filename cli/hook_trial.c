@@ -310,6 +310,7 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
     for (uint32_t step = 0; step < r->trial->steps; step++) {
         if (r->trial->swap_at != 0 && step == r->trial->swap_at) CD_TRY_OUT(swap_state(r, &at, &self, err));
         CD_TRY_OUT(one_step(r, &at, self, step, err));
+        if (rank->rank == 0 && step + 1 == r->trial->active_steps) r->result->bytes_active = cddp_group_bytes(at.group);
     }
     if (rank->rank == 0) r->result->bytes = cddp_group_bytes(at.group);
 out:

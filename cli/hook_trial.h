@@ -69,6 +69,7 @@ typedef struct cd_trial_result {
     char damage[200];  /* memory that the hook had no business in; "" when untouched */
     char shape[200];   /* a result that is no result: wrong count of elements, undefined */
     uint64_t bytes;    /* that rank 0 gave to collectives */
+    uint64_t bytes_active; /* of these, those of the active steps */
     uint32_t agreement[CD_TRIAL_STEPS_MAX]; /* how many consecutive ranks the hook said would get the same; 0: all */
     cd_stated_law stated[CD_TRIAL_STATED_MAX]; /* (stated_count) */
     uint32_t stated_count;

@@ -24,22 +24,24 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
         const cddp_hook *hook, *inner;
         const char *options;
         bool is_exact, owes, states; /* sends later what it kept back; states laws of its own */
+        int sends; /* -1: less than the plain all-reduce; 1: more, as exact bins do and a topk that leaves nothing; 0: as much */
     } cases[] = {
-        {&cd_hook_allreduce, NULL, NULL, true, false, false},
-        {&cd_hook_fp16_compress, NULL, NULL, false, false, false},
-        {&cd_hook_bf16_compress, NULL, NULL, false, false, false},
-        {&cd_hook_fp16_compress_wrapper, &cd_hook_allreduce, NULL, false, false, true},
-        {&cd_hook_powersgd, NULL, "start_powerSGD_iter=2,min_compression_rate=1", false, true, true},
-        {&cd_hook_powersgd, NULL, "start_powerSGD_iter=2,min_compression_rate=1,feedback_every_n_iters=3", false, true, true},
-        {&cd_hook_powersgd, NULL, "start_powerSGD_iter=2,min_compression_rate=1,feedback_every_n_iters=5", false, true, true},
-        {&cd_hook_fp16_compress_wrapper, &cd_hook_powersgd, "start_powerSGD_iter=2,min_compression_rate=1", false, true, true},
-        {&cd_hook_bf16_compress_wrapper, &cd_hook_topk, "k=2", false, true, true},
-        {&cd_hook_batched_powersgd, NULL, "start_powerSGD_iter=2", false, true, true},
-        {&cd_hook_topk, NULL, "k=2", false, true, true},
-        {&cd_hook_reproducible, NULL, NULL, false, false, false},
-        {&cd_hook_quantize_per_tensor, NULL, NULL, false, false, true},
-        {&cd_hook_quantize_per_channel, NULL, "bucket_size=16", false, false, true},
-        {&cd_hook_post_local_sgd, NULL, "start_localSGD_iter=2,subgroup_size=1", false, false, false},
+        {&cd_hook_allreduce, NULL, NULL, true, false, false, 0},
+        {&cd_hook_fp16_compress, NULL, NULL, false, false, false, -1},
+        {&cd_hook_bf16_compress, NULL, NULL, false, false, false, -1},
+        {&cd_hook_fp16_compress_wrapper, &cd_hook_allreduce, NULL, false, false, true, -1},
+        {&cd_hook_powersgd, NULL, "start_powerSGD_iter=2,min_compression_rate=1", false, true, true, -1},
+        {&cd_hook_powersgd, NULL, "start_powerSGD_iter=2,min_compression_rate=1,feedback_every_n_iters=3", false, true, true, -1},
+        {&cd_hook_powersgd, NULL, "start_powerSGD_iter=2,min_compression_rate=1,feedback_every_n_iters=5", false, true, true, -1},
+        {&cd_hook_fp16_compress_wrapper, &cd_hook_powersgd, "start_powerSGD_iter=2,min_compression_rate=1", false, true, true, -1},
+        {&cd_hook_bf16_compress_wrapper, &cd_hook_topk, "k=2", false, true, true, -1},
+        {&cd_hook_batched_powersgd, NULL, "start_powerSGD_iter=2", false, true, true, -1},
+        {&cd_hook_topk, NULL, "k=2", false, true, true, -1},
+        {&cd_hook_topk, NULL, "ratio=1", false, false, true, 1},
+        {&cd_hook_reproducible, NULL, NULL, false, false, false, 1},
+        {&cd_hook_quantize_per_tensor, NULL, NULL, false, false, true, -1},
+        {&cd_hook_quantize_per_channel, NULL, "bucket_size=16", false, false, true, -1},
+        {&cd_hook_post_local_sgd, NULL, "start_localSGD_iter=2,subgroup_size=1", false, false, false, -1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_hook_card card = judged(cases[i].hook, cases[i].inner, cases[i].options);
@@ -49,6 +51,7 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
         }
         assert_int_equal(card.is_exact, cases[i].is_exact);
         assert_int_equal(card.refused, 0);
+        assert_int_equal((card.bytes_factor < 1) - (card.bytes_factor > 1), cases[i].sends);
         assert_int_equal(card.goes_apart, cases[i].hook == &cd_hook_post_local_sgd);
         cd_test_row("%s", cases[i].hook->name);
         assert_int_equal(card.lines[CD_LAW_KEPT].case_count, cases[i].owes);
