@@ -45,7 +45,7 @@ static cddp_status check_fits(const cd_reducer *r, const cddp_optimizer_in_backw
         return cd_fail(err, CDDP_E_CONFIG, "%s beside mixed precision: both need the place behind the reduction", name);
     for (size_t v = 0; v < r->variable_count; v++) {
         if (cd_wrapped_variable(r->module, v)->expect_sparse)
-            return cd_fail(err, CDDP_E_UNSUPPORTED, "%s: the gradient of '%s' is sparse (ZRO-08)", name, cd_wrapped_variable(r->module, v)->name);
+            return cd_fail(err, CDDP_E_CONFIG, "%s: the gradient of '%s' is sparse (ZRO-08)", name, cd_wrapped_variable(r->module, v)->name);
         if (optimizer->managed != NULL && !optimizer->managed[v]) /* ZRO-10 */
             return cd_fail(err, CDDP_E_CONFIG, "%s steps whole buckets: one optimizer owns every parameter, '%s' too", name,
                            cd_wrapped_variable(r->module, v)->name);
@@ -293,13 +293,19 @@ static cddp_status move(const cd_reducer *r, const cd_bucket *bucket, const cd_z
     return CDDP_OK;
 }
 
+/* A wrapper's result has the dtype of its wire (HK-05): its bucket takes it, as for views. */
 static cddp_status step_own(cd_reducer *r, const cd_bucket *bucket, const cd_zero_assignment *a, cddp_error *err)
 {
+    const cddp_tensor *result = &bucket->future.result, *flat = &bucket->flat;
+    if (result->dtype != flat->dtype) {
+        CD_TRY(flat->device->copy(flat, result, NULL, err));
+        result = flat;
+    }
     for (uint32_t i = a->first; i < a->first + a->count; i++) {
         uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
         bool is_unused = false;
         CD_TRY(cd_reducer_is_globally_unused(r, v, &is_unused, err));
-        if (!is_unused) CD_TRY(step_variable(r, v, &bucket->future.result, err));
+        if (!is_unused) CD_TRY(step_variable(r, v, result, err));
     }
     return move(r, bucket, a, false, err);
 }

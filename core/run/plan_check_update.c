@@ -122,6 +122,9 @@ static void check_optimizer_in_backward(cd_contradictions *c, const cddp_plan_op
     if (optimizer->steps.term_count > 0) {
         cd_plan_contradict(c, key, "%s steps whenever a bucket is averaged: optimizer.steps cannot hold it back", key);
     }
+    if (s->mixed_precision.param_dtype != 0 || s->mixed_precision.reduce_dtype != 0) {
+        cd_plan_contradict(c, key, "%s and mixed_precision both take the place behind the reduction: drop one (MIX-05)", key);
+    }
     if (s->amp.enable || s->clip.max_norm > 0) {
         cd_plan_contradict(c, key, "%s steps before gradients can be %s: drop %s", key, s->amp.enable ? "unscaled" : "clipped",
                            s->amp.enable ? "amp.enable" : "clip.max_norm");

@@ -191,6 +191,7 @@ static const struct {
     {"a fused optimizer that accumulates", {"optimizer.0.overlap=hook_then_optimizer", "train.micro_steps=2"}, "cannot accumulate (OIB-03)"},
     {"a fused optimizer and a hook", {"optimizer.0.overlap=hook_then_optimizer", "ddp.comm_hook=fp16"}, "drop the comm hook (OIB-03)"},
     {"a fused optimizer that is clipped", {"optimizer.0.overlap=hook_then_optimizer", "clip.max_norm=1"}, "before gradients can be clipped"},
+    {"an optimizer in backward beside mixed precision", {"optimizer.0.in_backward=true", "mixed_precision.param_dtype=bf16"}, "drop one (MIX-05)"},
     {"a fused optimizer in some steps", {"optimizer.0.overlap=hook_then_optimizer", "optimizer.0.steps=0"}, "cannot hold it back"},
     {"buckets dealt to two optimizers", {"optimizer.0.overlap=hook_with_zero_step", "optimizer.1.overlap=hook_with_zero_step"}, "it is the only optimizer"},
     {"buckets dealt in part", {"optimizer.0.overlap=hook_with_zero_step", "optimizer.0.parameters=[\"*.bias\"]"}, "owns all parameters (ZRO-10)"},
