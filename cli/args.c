@@ -4,6 +4,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "cli/args.h"
 
+#include "cli/output.h"
 #include "core/base/suggest.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
@@ -145,12 +146,32 @@ static cddp_status check_options(const cd_args *args, cddp_error *err)
     return CDDP_OK;
 }
 
+/* Words that the command would not look at are a mistake, and so are results that would take the place of what it reads. */
+static cddp_status check_operands(const cd_args *args, cddp_error *err)
+{
+    static const cd_option_id written[] = {CD_OPTION_output, CD_OPTION_certificate};
+    const cd_command_info *command = &cd_commands[args->command];
+    if (cd_args_has(args, CD_OPTION_help) || cd_args_has(args, CD_OPTION_version)) return CDDP_OK;
+    if (args->operand_count > 0 && command->operands[0] == '\0')
+        return cd_fail(err, CDDP_E_ARG, "'%s' takes nothing behind it, not '%.100s'", command->name, args->operands[0]);
+    if (args->operand_count > 1 && args->command == CD_COMMAND_help)
+        return cd_fail(err, CDDP_E_ARG, "'help' explains one command, not '%.100s' too", args->operands[1]);
+    if (args->operand_count > 1 && args->command == CD_COMMAND_list && strcmp(args->operands[0], "scenarios") != 0)
+        return cd_fail(err, CDDP_E_ARG, "'list %.60s' takes nothing behind it, not '%.100s'", args->operands[0], args->operands[1]);
+    for (size_t i = 0; i < sizeof written / sizeof written[0]; i++) {
+        const char *path = cd_args_text(args, written[i], NULL);
+        for (size_t k = 0; path != NULL && k < args->operand_count; k++) CD_TRY(cd_output_check_input(path, args->operands[k], err));
+    }
+    return CDDP_OK;
+}
+
 static cddp_status parse(cd_args *args, int count, char **argv, cddp_error *err)
 {
     reader r = {args, argv, count, 0};
     CD_TRY(read_words(&r, err));
     CD_TRY(find_command(args, err));
     CD_TRY(check_options(args, err));
+    CD_TRY(check_operands(args, err));
     return CDDP_OK;
 }
 

@@ -4,6 +4,7 @@
 #include "cli/compose_join.h"
 #include "cli/interrupt.h"
 #include "cli/jobs.h"
+#include "cli/output.h"
 #include "cli/overrides.h"
 #include "cli/plugins.h"
 #include "cli/report.h"
@@ -119,6 +120,8 @@ static cddp_status run_all(run_command *c, cddp_error *err)
     if (c->has_left) return CDDP_OK;
     CD_TRY(read_arguments(c, err));
     if (c->cli->origin.hub == NULL) CD_TRY(cd_report_target_check(&c->target, err));
+    for (size_t i = 0; c->target.path != NULL && i < c->files.count; i++)
+        CD_TRY(cd_output_check_input(c->target.path, c->files.paths[i], err));
     if (store != NULL && c->cli->origin.hub == NULL)
         CD_TRY(cddp_store_open(store, CDDP_STORE_APPEND, NULL, &c->store, err));
     c->results = cd_allocate_array(NULL, c->files.count, sizeof *c->results);

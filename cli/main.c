@@ -76,6 +76,8 @@ int main(int argc, char **argv)
         exit_code = cd_cli_fail(&cli, &err);
     else if (cd_args_has(&args, CD_OPTION_help))
         exit_code = cd_command_help(&cli);
+    else if (cd_args_has(&args, CD_OPTION_version))
+        exit_code = cd_command_version(&cli);
     else
         exit_code = commands[args.command](&cli);
     cddp_registry_destroy(cli.registry);

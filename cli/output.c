@@ -34,6 +34,14 @@ cddp_status cd_output_check(const char *path, cddp_error *err)
     return access(folder, W_OK | X_OK) == 0 ? CDDP_OK : refuse(path, errno, err);
 }
 
+cddp_status cd_output_check_input(const char *path, const char *input, cddp_error *err)
+{
+    struct stat there, read;
+    if (stat(path, &there) != 0 || stat(input, &read) != 0 || !S_ISREG(there.st_mode)) return CDDP_OK;
+    if (there.st_dev != read.st_dev || there.st_ino != read.st_ino) return CDDP_OK;
+    return cd_fail(err, CDDP_E_ARG, "'%s' is read: what is written there would replace it", path);
+}
+
 /* 0, or the errno of what went wrong; so do the others. */
 static int fill(FILE *file, const cd_text *text)
 {

@@ -4,6 +4,7 @@
 #include "tests/golden/cli/program.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 static const struct {
     const char *name, *operands, *summary;
@@ -32,6 +33,22 @@ TEST(program, the_overview_names_every_command_and_exit_code)
         }
         assert_contains(p.out, "  0  verified");
         assert_contains(p.out, "  4  inconclusive");
+    }
+    program_close(&p);
+}
+
+/* It is an option of every command. */
+TEST(program, the_version_is_printed_wherever_it_is_asked_for)
+{
+    static const char *const places[] = {"--version", "run --version", "scenarios/gan_unused_params.toml -V", "doctor --version", "version"};
+    cd_program p;
+    program_open(&p);
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        cd_test_row("%s", places[i]);
+        program_run(&p, places[i]);
+        assert_int_equal(p.exit_code, 0);
+        assert_int_equal(strncmp(p.out, "cddp-verify ", 12), 0);
+        assert_ptr_equal(strchr(p.out, '\n') + 1, p.out + strlen(p.out));
     }
     program_close(&p);
 }
@@ -110,6 +127,9 @@ TEST(program, mistakes_on_the_command_line_are_named_and_end_with_2)
         {"list", "list what? one of hooks, backends"},
         {"explain I-ORDER --jobs 2", "--jobs means nothing to 'explain'"},
         {"completion tcsh", "one of bash, zsh, fish"},
+        {"doctor sim", "'doctor' takes nothing behind it, not 'sim'"},
+        {"help run check", "'help' explains one command, not 'check' too"},
+        {"list hooks topk", "'list hooks' takes nothing behind it, not 'topk'"},
         {"help rnu", "did you mean 'run'?"},
         {"report", "report which store?"},
         {"hook-conformance topk --hook-options j=2", "comm hook topk: unknown option 'j'"},
@@ -212,6 +232,33 @@ static const struct {
     {"[expect]\nexercised = [\"I_ORDER\"]\n", ":6:1: there is no check 'I_ORDER'; did you mean 'I-ORDER'?"},
     {"[expect]\nverdict = \"findings\"\n[[expect.finding]]\ncheck = \"my own check\"\n", ":8:1: there is no check 'my own check'; a plugin may bring it"},
 };
+
+/* A path that was meant for an operand. */
+TEST(program, what_is_read_is_not_written_over)
+{
+    static const char *const attempts[] = {
+        "\"$T/a.toml\" --output \"$T/a.toml\"", "\"$T\" --output \"$T/../$(basename \"$T\")/a.toml\"",
+        "shrink \"$T/a.toml\" --output \"$T/link.toml\"",
+        "explore \"$T/a.toml\" --strategy cover --budget 5 --certificate \"$T/a.toml\""};
+    static const char scenario[] = "schema = 1\ntitle = \"a\"\n";
+    cd_program p;
+    char path[1200], link_path[1200];
+    program_open(&p);
+    program_write(&p, "a.toml", scenario);
+    snprintf(path, sizeof path, "%s/a.toml", p.place);
+    snprintf(link_path, sizeof link_path, "%s/link.toml", p.place);
+    assert_int_equal(symlink("a.toml", link_path), 0);
+    for (size_t i = 0; i < sizeof attempts / sizeof attempts[0]; i++) {
+        cd_test_row("%s", attempts[i]);
+        program_run(&p, attempts[i]);
+        assert_int_equal(p.exit_code, 2);
+        assert_contains(p.err, "is read: what is written there would replace it");
+        char *now = program_slurp(path);
+        assert_string_equal(now, scenario);
+        free(now);
+    }
+    program_close(&p);
+}
 
 TEST(program, a_name_that_the_model_or_the_registry_lacks_is_refused_at_its_place_before_anything_runs)
 {
@@ -790,7 +837,7 @@ TEST(program, the_doctor_trains_on_the_built_in_backends)
 }
 
 TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
-          ROW(program, every_command_explains_itself_in_two_ways),
+          ROW(program, the_version_is_printed_wherever_it_is_asked_for), ROW(program, every_command_explains_itself_in_two_ways),
           ROW(program, mistakes_on_the_command_line_are_named_and_end_with_2),
           ROW(program, mistakes_in_a_scenario_are_a_result_with_exit_code_2),
           ROW(program, a_file_is_written_whole_or_left_as_it_was), ROW(program, a_hook_is_named_in_one_go),
@@ -809,6 +856,7 @@ TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
           ROW(program, colours_only_when_wanted), ROW(program, timings_appear_only_on_request),
           ROW(program, the_log_goes_to_standard_error),
           ROW(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment),
+          ROW(program, what_is_read_is_not_written_over),
           ROW(program, a_name_that_the_model_or_the_registry_lacks_is_refused_at_its_place_before_anything_runs),
           ROW(program, a_battery_without_memory_accuses_nobody), ROW(program, a_machine_without_files_is_an_environment),
           ROW(program, an_interrupt_ends_with_what_is_known), ROW(program, an_interrupted_battery_judges_nobody),
