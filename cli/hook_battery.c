@@ -48,6 +48,7 @@ static const struct {
     [CD_LAW_STATED] = {"stated", "the laws that it states of itself hold"},
     [CD_LAW_PHASE] = {"phase", "all buckets of a backward are in the same phase"},
     [CD_LAW_RANGE] = {"range", "large gradients do not overflow by being summed before they are divided"},
+    [CD_LAW_VISIBLE] = {"visible", "what is not finite on one rank is seen by all of them, as a loss scaler needs it"},
     [CD_LAW_RESUME] = {"resume", "saved, made anew and loaded it goes on bit for bit"},
     [CD_LAW_FOREIGN] = {"foreign", "a state that was saved for another model is refused when it is loaded, with the reason"},
     [CD_LAW_REBUILD] = {"rebuild", "what is owed follows its parameter into other buckets"},
@@ -393,6 +394,35 @@ static cddp_status try_long_run(battery *t, cddp_error *err)
     return CDDP_OK;
 }
 
+/* Whether a rank got a number that is not finite in a bucket, at some step. */
+static bool sees(const cd_trial *trial, const cd_trial_result *r, uint32_t rank, uint32_t bucket)
+{
+    for (uint32_t s = 0; s < trial->steps; s++)
+        for (uint32_t p = 0; p < CD_TRIAL_PARAMETERS; p++) {
+            int64_t numel, from = cd_trial_offset(trial, p, &numel);
+            for (int64_t e = from; e < from + numel && cd_trial_bucket_of(trial, p, s) == bucket; e++)
+                if (!isfinite(r->out[rank][s][e])) return true;
+        }
+    return false;
+}
+
+static cddp_status try_overflow(battery *t, cddp_error *err)
+{
+    cd_trial trial = trial_of(t, t->several, SHORT, CDDP_F32);
+    trial.values = CD_TRIAL_OVERFLOWN;
+    if ((t->subject->hook->flags & CDDP_HOOK_NO_COMM) != 0) return CDDP_OK;
+    CD_TRY(cd_trial_run(&trial, t->a, err));
+    if (!runs(t->a)) return CDDP_OK; /* to refuse it is to see it */
+    const uint32_t last = trial.ranks - 1, block = t->a->agreement[SHORT - 1] != 0 ? t->a->agreement[SHORT - 1] : trial.ranks;
+    for (uint32_t b = 0; b < CD_TRIAL_BUCKETS; b++) {
+        uint32_t r = last - last % block;
+        while (r < trial.ranks && sees(&trial, t->a, r, b)) r++;
+        if (r == trial.ranks) judge(t, CD_LAW_VISIBLE, NULL);
+        else judge(t, CD_LAW_VISIBLE, "rank %u has %s in bucket %u, and rank %u gets nothing but finite numbers", last, b == 0 ? "NaN" : "an infinity", b, r);
+    }
+    return CDDP_OK;
+}
+
 static cddp_status try_resume(battery *t, uint32_t swap_at, cddp_error *err)
 {
     char at[200];
@@ -525,6 +555,7 @@ cddp_status cd_hook_battery_run(const cd_hook_subject *subject, cd_hook_card *ca
     CD_TRY_OUT(try_divisor(&t, 8, err));
     CD_TRY_OUT(try_long_run(&t, err));
     for (uint32_t step = 0; step < SHORT; step++) CD_TRY_OUT(try_alone(&t, step, err));
+    CD_TRY_OUT(try_overflow(&t, err));
     for (uint32_t swap_at = 1; swap_at < SHORT; swap_at += 2) CD_TRY_OUT(try_resume(&t, swap_at, err));
     const uint32_t usual = is_skipped(&t, 3) ? t.several : 3;
     for (size_t d = 0; d < 4; d++) CD_TRY_OUT(try_reducer(&t, usual, dtypes[d], err));

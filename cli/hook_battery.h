@@ -21,6 +21,7 @@ typedef enum cd_hook_law {
     CD_LAW_STATED,    /* what the hook itself promises (cddp_tracer_law) is so */
     CD_LAW_PHASE,     /* all buckets of a backward are in the same phase */
     CD_LAW_RANGE,     /* W gradients of half of what f16 holds do not overflow (GRD-11) */
+    CD_LAW_VISIBLE,   /* what is not finite on one rank is seen by all, as a loss scaler needs it */
     CD_LAW_RESUME,    /* saved, made anew and loaded it goes on bit for bit */
     CD_LAW_FOREIGN,   /* a state that was saved for another model is refused, with the reason */
     CD_LAW_REBUILD,   /* what is owed follows its parameter into other buckets (REB-10) */

@@ -69,6 +69,11 @@ double cd_trial_gradient(const cd_trial *t, uint32_t rank, uint32_t step, int64_
 {
     if (t->alone != 0 ? step + 1 != t->alone : step >= t->active_steps) return 0.0;
     if (t->values == CD_TRIAL_LARGE) return 32768.0;
+    if (t->values == CD_TRIAL_OVERFLOWN && rank + 1 == t->ranks && step >= 1) {
+        int64_t own, scalar = cd_trial_offset(t, CD_TRIAL_SCALAR, &own);
+        if (element == 4) return INFINITY;
+        if (element == scalar) return NAN;
+    }
     cd_prng root = cd_prng_seed(29), p = cd_prng_split_index(&root, "value", (uint64_t)element + 1000 * step);
     if (t->values == CD_TRIAL_DIFFERENT) p = cd_prng_split_index(&p, "rank", rank);
     double magnitude = (double)cd_prng_between(&p, 1, 8) / 4.0;

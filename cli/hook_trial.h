@@ -25,7 +25,8 @@ enum { CD_TRIAL_MATRIX, CD_TRIAL_TWIN, CD_TRIAL_VECTOR, CD_TRIAL_SCALAR, CD_TRIA
 typedef enum cd_trial_values {
     CD_TRIAL_DIFFERENT, /* every rank has its own */
     CD_TRIAL_ALIKE,     /* all ranks have the same */
-    CD_TRIAL_LARGE      /* 2^15 everywhere: half of what f16 holds (GRD-11) */
+    CD_TRIAL_LARGE,     /* 2^15 everywhere: half of what f16 holds (GRD-11) */
+    CD_TRIAL_OVERFLOWN  /* different, but from the second step on the last rank's matrix and scalar are not finite */
 } cd_trial_values;
 
 typedef enum cd_trial_lack {

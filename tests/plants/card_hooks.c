@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nineteen broken communication hooks, each of which breaks one law of the report card (cddp-verify hook-conformance).
+/* Twenty broken communication hooks, each of which breaks one law of the report card (cddp-verify hook-conformance).
 **
 ** Written against the public ports alone, as a user would, and for f32 buckets on the host alone: every other bucket is
 ** refused. Where one needs lossiness to hide in, it sends half of what it has and owes the other half, which is then
@@ -23,6 +23,7 @@
 **     card_by_shape     adds what the twin of a parameter owes, too   arrives
 **     card_grows        owes one element half as much again           kept
 **     card_own_law      states a law that does not hold               stated
+**     card_hides        sends zeros for what is not finite            visible
 **     card_takes_any    takes the state of another model              foreign
 */
 #include "tests/plants/card_hooks.h"
@@ -427,6 +428,22 @@ static cddp_status run_own_law(void *self, cddp_grad_bucket *bucket, cddp_group 
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
 
+/* "Rather no update than a broken one." A loss scaler would never hear of it. */
+static cddp_status run_hides(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    float *flat = NULL;
+    int64_t numel = 0;
+    const cddp_status status = take(bucket, &flat, &numel, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    for (int64_t i = 0; i < numel; i++) {
+        flat[i] = flat[i] - flat[i] == 0.0f ? flat[i] : 0.0f;
+    }
+    return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
+}
+
 /* ---- states ---- */
 
 static cddp_status card_save(void *self, const cddp_state_writer *writer, cddp_error *err)
@@ -487,12 +504,13 @@ CARD(stale, run_stale, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
 CARD(by_shape, run_by_shape, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
 CARD(grows, run_grows, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
 CARD(own_law, run_own_law, CDDP_HOOK_LOSSY, .wire_dtype = 0);
+CARD(hides, run_hides, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(takes_any, run_halves, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, .save = card_save, .load = card_load_any);
 
 const cddp_hook *const card_hooks[] = {&card_half_sum, &card_divisor, &card_no_op, &card_seed, &card_by_index, &card_forgets, &card_last,
                                        &card_wrong_place, &card_late, &card_by_rank, &card_lies, &card_skips_zeros, &card_all_buckets,
                                        &card_begins_anew, &card_stale, &card_by_shape, &card_grows, &card_own_law,
-                                       &card_takes_any, NULL};
+                                       &card_takes_any, &card_hides, NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
 const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin), .abi = CDDP_PLUGIN_ABI, .name = "card_plants", .version = "1",
