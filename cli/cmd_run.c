@@ -162,6 +162,18 @@ static int report(run_command *c)
     return cd_report_send(c->cli, &c->target, &r);
 }
 
+/* What ended all, a full disk say, ended the scenario that was under way: a report without it would be one of success. */
+static void note_failure(run_command *c, int exit_code, const cddp_error *err)
+{
+    if (c->results == NULL || c->cli->origin.hub != NULL || c->done >= c->files.count) return;
+    cd_result *result = &c->results[c->done];
+    cd_result_fini(result);
+    cd_result_init(result);
+    result->source = cd_result_copy(result, c->files.paths[c->done]);
+    cd_result_set_failure(result, exit_code, err->message, "");
+    c->done++;
+}
+
 int cd_command_run(cd_cli *cli)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -169,13 +181,12 @@ int cd_command_run(cd_cli *cli)
     cd_text_init(&c.overrides, false);
     int exit_code = CD_EXIT_VERIFIED;
     bool failed = run_all(&c, &err) != CDDP_OK;
-    /* What was known before a failure, a full disk say, is still worth reporting. */
-    if (c.has_left)
-        exit_code = c.left_with;
-    else if (!failed || c.done > 0)
-        exit_code = report(&c);
     if (failed) exit_code = cd_cli_fail(cli, &err);
     if (failed && err.status == CDDP_E_ABORTED) exit_code = CD_EXIT_INCONCLUSIVE;
+    else if (failed) note_failure(&c, exit_code, &err);
+    /* What was known before a failure is still worth reporting. */
+    int reported = !c.has_left && (!failed || c.done > 0) ? report(&c) : c.left_with;
+    if (!failed) exit_code = reported;
     fflush(NULL); /* the report is out before anybody leaves: a launcher may end all with the first */
     if (cli->origin.join != NULL) cd_join_end(&c.join, exit_code);
     for (size_t i = 0; c.results != NULL && i < c.files.count; i++) cd_result_fini(&c.results[i]);

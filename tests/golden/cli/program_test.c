@@ -233,6 +233,20 @@ static const struct {
     {"[expect]\nverdict = \"findings\"\n[[expect.finding]]\ncheck = \"my own check\"\n", ":8:1: there is no check 'my own check'; a plugin may bring it"},
 };
 
+/* A full disk, or here a limit: whoever reads the report only must not take what came before for all. */
+TEST(program, a_store_that_cannot_grow_is_in_the_report)
+{
+    cd_program p;
+    program_open(&p);
+    program_run_with(&p, "ulimit -f 300; ", "scenarios/gan_unused_params.toml scenarios/models/transformer.toml --trace \"$T/run.db\" -f json");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.err, "what was committed before is kept");
+    assert_contains(p.out, "\"verdict\": \"error\"");
+    assert_contains(p.out, "\"exit_code\": 2");
+    assert_contains(p.out, "what was committed before is kept");
+    program_close(&p);
+}
+
 /* A path that was meant for an operand. */
 TEST(program, what_is_read_is_not_written_over)
 {
@@ -856,7 +870,7 @@ TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
           ROW(program, colours_only_when_wanted), ROW(program, timings_appear_only_on_request),
           ROW(program, the_log_goes_to_standard_error),
           ROW(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment),
-          ROW(program, what_is_read_is_not_written_over),
+          ROW(program, a_store_that_cannot_grow_is_in_the_report), ROW(program, what_is_read_is_not_written_over),
           ROW(program, a_name_that_the_model_or_the_registry_lacks_is_refused_at_its_place_before_anything_runs),
           ROW(program, a_battery_without_memory_accuses_nobody), ROW(program, a_machine_without_files_is_an_environment),
           ROW(program, an_interrupt_ends_with_what_is_known), ROW(program, an_interrupted_battery_judges_nobody),
