@@ -446,6 +446,8 @@ cddp_status cddp_ddp_set_optimizer_in_backward(cddp_ddp *d, const cddp_optimizer
 {
     err = error_of(d, err);
     if (!d->has_reducer) return told(d, cd_fail(err, CDDP_E_STATE, "no parameter is reduced"), err);
+    if (d->join.is_enabled && optimizer != NULL && optimizer->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP) /* ZRO-09 */
+        return told(d, cd_fail(err, CDDP_E_UNSUPPORTED, "join cannot shadow hook_with_zero_step: attach it outside of join"), err);
     return told(d, cd_optimizer_in_backward_set(&d->reducer, optimizer, err), err);
 }
 

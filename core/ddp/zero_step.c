@@ -70,12 +70,14 @@ void cd_zero_abandon(cd_zero *z)
     for (size_t b = 0; b < z->bucket_count && z->has_stepped != NULL; b++) z->has_stepped[b] = false;
 }
 
+static int64_t storage_of(int64_t numel) { return numel > 0 ? numel : 1; }
+
 void cd_zero_fini(cd_zero *z)
 {
     cd_zero_abandon(z);
     for (size_t b = 0; z->flats != NULL && b < z->bucket_count; b++)
         if (z->flats[b].device != NULL)
-            z->flats[b].device->release(z->flats[b].device, z->flats[b].dtype, cddp_tensor_numel(&z->flats[b]), z->flats[b].storage);
+            z->flats[b].device->release(z->flats[b].device, z->flats[b].dtype, storage_of(cddp_tensor_numel(&z->flats[b])), z->flats[b].storage);
     cd_release(z->allocator, z->assignments, z->assignment_capacity * sizeof *z->assignments);
     cd_release(z->allocator, z->starts, (z->bucket_count + 1) * sizeof *z->starts);
     cd_release(z->allocator, z->flats, z->bucket_count * sizeof *z->flats);
@@ -176,7 +178,7 @@ static cddp_status make_flat(const cd_bucket *bucket, cddp_tensor *flat, cddp_er
     void *storage;
     const cddp_device *device = bucket->flat.device;
     int64_t numel = cddp_tensor_numel(&bucket->flat);
-    CD_TRY(device->allocate(device, bucket->flat.dtype, numel, &storage, err));
+    CD_TRY(device->allocate(device, bucket->flat.dtype, storage_of(numel), &storage, err));
     *flat = cddp_tensor_of(device, storage, 0, bucket->flat.dtype, &numel, 1);
     return device->fill(flat, 0.0, NULL, err); /* gaps between variables travel too */
 }
@@ -327,13 +329,16 @@ cddp_status cd_zero_step_previous(cd_reducer *r, const cd_bucket *launched, cddp
 {
     if (!r->zero.is_interleaved || !r->zero.is_assigned || launched->index == 0) return CDDP_OK;
     cd_bucket *previous = &r->buckets.buckets[launched->index - 1];
+    if (previous->is_skipped) return CDDP_OK;
     CD_TRY(cd_reducer_complete_future(r, previous, err));
     return cd_zero_step_bucket(r, previous, err);
 }
 
+/* Nothing travelled for a bucket that was left out (UNU-14). */
 static cddp_status take_bucket(cd_reducer *r, const cd_bucket *bucket, cddp_error *err)
 {
     cd_zero *z = &r->zero;
+    if (!z->has_stepped[bucket->index]) return CDDP_OK;
     z->has_stepped[bucket->index] = false;
     for (size_t i = z->starts[bucket->index]; i < z->starts[bucket->index + 1]; i++) {
         cd_zero_assignment *a = &z->assignments[i];

@@ -208,6 +208,16 @@ LAB(zero_step, refuses_what_it_cannot_do, 2)
     CHECK_FAILS(cddp_ddp_join_begin(l->ddp, NULL, &l->err), CDDP_E_UNSUPPORTED, "join cannot shadow hook_with_zero_step");
 }
 
+LAB(zero_step, refuses_to_be_attached_under_join, 2)
+{
+    const cddp_optimizer_in_backward optimizer = behind(l, CDDP_OVERLAP_HOOK_WITH_ZERO_STEP);
+    lane_add(l, "p", CDDP_F32, 2);
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_join_begin(l->ddp, NULL, &l->err));
+    CHECK_FAILS(cddp_ddp_set_optimizer_in_backward(l->ddp, &optimizer, &l->err), CDDP_E_UNSUPPORTED, "attach it outside of join");
+    CHECK_OK(cddp_ddp_join_end(l->ddp, &l->err));
+}
+
 LAB(zero_step, refuses_buckets_that_are_never_rebuilt, 1)
 {
     const cddp_optimizer_in_backward optimizer = behind(l, CDDP_OVERLAP_HOOK_WITH_ZERO_STEP);
@@ -216,6 +226,31 @@ LAB(zero_step, refuses_buckets_that_are_never_rebuilt, 1)
     lane_wrap(l);
     CHECK_FAILS(cddp_ddp_set_optimizer_in_backward(l->ddp, &optimizer, &l->err), CDDP_E_CONFIG, "it would never update anything");
 }
+
+/* A bucket that no rank ever uses is not sent, and neither are its parameters: they stay what they are, on every rank. */
+static void left_out_body(lane *l)
+{
+    const cddp_optimizer_in_backward optimizer = behind(l, l->lab->data != NULL ? CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED
+                                                                                : CDDP_OVERLAP_HOOK_WITH_ZERO_STEP);
+    l->options.first_bucket_bytes = CAPS;
+    l->options.bucket_cap_mb = CAPS / 1048576.0;
+    l->options.static_graph = true;
+    l->options.skip_all_reduce_unused_params = true;
+    for (size_t i = 0; i < 4; i++) lane_add(l, (const char *[]){"a", "b", "c", "d"}[i], CDDP_F32, 1);
+    for (size_t i = 0; i < 4; i++) CHECK_OK(l->device->fill(&l->parameters[i].tensor, 8.0, NULL, &l->err));
+    lane_wrap(l);
+    attach(l, &optimizer);
+    for (int i = 1; i <= 6; i++) {
+        lane_forward(l);
+        for (size_t p = 4; p-- > 0;)
+            if (p % 2 == 0) lane_grad(l, p, 1.0);
+        lane_end(l);
+        lane_zero_grad(l, true);
+        for (size_t p = 0; p < 4; p++) CHECK(parameter_of(l, p) == 8.0 - (p % 2 == 0 && i > 3 ? 0.5 * (i - 3) : 0.0));
+    }
+}
+TEST(zero_step, a_bucket_that_is_left_out_keeps_its_parameters) { lab_of(2, left_out_body, NULL); }
+TEST(zero_step, interleaved_leaves_out_such_a_bucket) { lab_of(2, left_out_body, left_out_body); }
 
 /* A backward that ends early gives every work back; the next one starts anew. */
 LAB(zero_step, gives_back_what_was_under_way, 2)
@@ -239,5 +274,7 @@ TEST_MAIN(ROW(hook_then_optimizer, steps_its_parameters_and_keeps_all_gradients)
           ROW(zero_step, works_behind_a_hook_in_views), ROW(zero_step, a_static_graph_leaves_out_one_more),
           ROW(zero_step, interleaved_does_the_same), ROW(zero_step, sends_parameters_behind_all_gradients),
           ROW(zero_step, interleaved_sends_them_between), ROW(zero_step, cuts_a_bucket_between_ranks),
-          ROW(zero_step, refuses_what_it_cannot_do), ROW(zero_step, refuses_buckets_that_are_never_rebuilt),
+          ROW(zero_step, refuses_what_it_cannot_do), ROW(zero_step, refuses_to_be_attached_under_join),
+          ROW(zero_step, refuses_buckets_that_are_never_rebuilt),
+          ROW(zero_step, a_bucket_that_is_left_out_keeps_its_parameters), ROW(zero_step, interleaved_leaves_out_such_a_bucket),
           ROW(zero_step, gives_back_what_was_under_way))
