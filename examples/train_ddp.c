@@ -236,7 +236,8 @@ static int join(job *j)
 int main(int argc, char **argv)
 {
     job j = {.module = NULL};
-    char directory[] = "/tmp/train-ddp-XXXXXX", command[128];
+    char directory[256]; /* fits into url */
+    const char *temporary = getenv("TMPDIR");
     if (argc == 3 && strcmp(argv[1], "env") == 0) return (j.module = load_backend(argv[2])) != NULL ? join(&j) : 3;
     int world_size = argc > 1 ? atoi(argv[1]) : 1;
     if (world_size < 1 || world_size > RANKS_MAX || BATCH % world_size != 0 || (world_size > 1 && argc < 3)) {
@@ -244,12 +245,13 @@ int main(int argc, char **argv)
         return 2;
     }
     if (argc > 2 && (j.module = load_backend(argv[2])) == NULL) return 3;
-    if (mkdtemp(directory) == NULL) {
+    const int length = snprintf(directory, sizeof directory, "%s/train-ddp-XXXXXX", temporary != NULL && temporary[0] == '/' ? temporary : "/tmp");
+    if (length >= (int)sizeof directory || mkdtemp(directory) == NULL) {
         perror(directory);
         return 3;
     }
     snprintf(j.url, sizeof j.url, "file://%s", directory);
     int code = launch(&j, (uint32_t)world_size);
-    snprintf(command, sizeof command, "rm -r '%s'", directory);
-    return system(command) != 0 || code;
+    setenv("TRAIN_DDP_DIRECTORY", directory, 1); /* whatever characters it has */
+    return system("rm -r \"$TRAIN_DDP_DIRECTORY\"") != 0 || code;
 }

@@ -25,6 +25,15 @@ static void attach(lane *l, const cddp_optimizer_in_backward *optimizer)
     CHECK_OK(cddp_ddp_set_optimizer_in_backward(l->ddp, optimizer, &l->err));
 }
 
+/* So many parameters of one element, each in a bucket of its own; the last registered has the first. */
+static void add_buckets(lane *l, size_t count)
+{
+    static const char *const names[] = {"a", "b", "c", "d", "e"};
+    l->options.first_bucket_bytes = CAPS;
+    l->options.bucket_cap_mb = CAPS / 1048576.0;
+    for (size_t i = 0; i < count; i++) lane_add(l, names[i], CDDP_F32, 1);
+}
+
 /* ---- hook_then_optimizer ---- */
 
 static void fused_body(lane *l)
@@ -98,17 +107,15 @@ typedef struct zero_row {
     const char *hook; /* NULL: none */
 } zero_row;
 
-/* Five parameters in five buckets, the last registered in the first bucket; bucket b is rank b mod W's. */
+/* Bucket b is rank b mod W's. */
 static void zero_body(lane *l)
 {
     const zero_row *row = l->lab->data;
     const cddp_optimizer_in_backward optimizer = behind(l, row->overlap);
     const int first = row->static_graph ? 4 : 3;
-    l->options.first_bucket_bytes = CAPS;
-    l->options.bucket_cap_mb = CAPS / 1048576.0;
     l->options.gradient_as_bucket_view = row->views;
     l->options.static_graph = row->static_graph;
-    for (size_t i = 0; i < 5; i++) lane_add(l, (const char *[]){"a", "b", "c", "d", "e"}[i], CDDP_F32, 1);
+    add_buckets(l, 5);
     lane_wrap(l);
     const cddp_hook *hook = row->hook != NULL ? cd_hook_find(row->hook) : NULL;
     if (hook != NULL)
@@ -161,9 +168,7 @@ static void order_body(lane *l)
     char posts[64];
     const cddp_optimizer_in_backward optimizer = behind(l, l->lab->data != NULL ? CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED
                                                                                 : CDDP_OVERLAP_HOOK_WITH_ZERO_STEP);
-    l->options.first_bucket_bytes = CAPS;
-    l->options.bucket_cap_mb = CAPS / 1048576.0;
-    for (size_t i = 0; i < 3; i++) lane_add(l, (const char *[]){"a", "b", "c"}[i], CDDP_F32, 1);
+    add_buckets(l, 3);
     lane_wrap(l);
     attach(l, &optimizer);
     for (int i = 0; i < 2; i++) lane_iterate(l, 1.0);
@@ -232,11 +237,9 @@ static void left_out_body(lane *l)
 {
     const cddp_optimizer_in_backward optimizer = behind(l, l->lab->data != NULL ? CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED
                                                                                 : CDDP_OVERLAP_HOOK_WITH_ZERO_STEP);
-    l->options.first_bucket_bytes = CAPS;
-    l->options.bucket_cap_mb = CAPS / 1048576.0;
     l->options.static_graph = true;
     l->options.skip_all_reduce_unused_params = true;
-    for (size_t i = 0; i < 4; i++) lane_add(l, (const char *[]){"a", "b", "c", "d"}[i], CDDP_F32, 1);
+    add_buckets(l, 4);
     for (size_t i = 0; i < 4; i++) CHECK_OK(l->device->fill(&l->parameters[i].tensor, 8.0, NULL, &l->err));
     lane_wrap(l);
     attach(l, &optimizer);
@@ -255,16 +258,21 @@ TEST(zero_step, interleaved_leaves_out_such_a_bucket) { lab_of(2, left_out_body,
 /* A backward that ends early gives every work back; the next one starts anew. */
 LAB(zero_step, gives_back_what_was_under_way, 2)
 {
+    char posts[64];
     const cddp_optimizer_in_backward optimizer = behind(l, CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED);
-    l->options.first_bucket_bytes = CAPS;
-    l->options.bucket_cap_mb = CAPS / 1048576.0;
-    for (size_t i = 0; i < 3; i++) lane_add(l, (const char *[]){"a", "b", "c"}[i], CDDP_F32, 1);
+    add_buckets(l, 3);
     lane_wrap(l);
     attach(l, &optimizer);
     for (int i = 0; i < 2; i++) lane_iterate(l, 1.0);
+    lane_mark(l);
     lane_forward(l);
     lane_grad(l, 2, 1.0);
-    lane_grad(l, 1, 1.0); /* the broadcast of the first bucket is under way when the wrapper goes */
+    lane_grad(l, 1, 1.0);
+    print_posts(l, posts);
+    CHECK(strcmp(posts, "RRB") == 0); /* under way when the wrapper goes */
+    lane_unwrap(l);
+    lane_drop(l);
+    CHECK(lane_count(l, CDDP_EV_collective_done, -1) == 1);
 }
 
 TEST_MAIN(ROW(hook_then_optimizer, steps_its_parameters_and_keeps_all_gradients),
