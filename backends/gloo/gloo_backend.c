@@ -9,14 +9,15 @@
 **   B1  everything that may write to a socket runs with SIGPIPE blocked in its thread;
 **   B2  a work is in exactly one lane's queue until it is done; release waits for that;
 **   B3  the context is opened and used by the collective lane (and started messages), closed after all lanes ended;
-**   B4  every operation ends by its deadline: each wait inside has what is left of it.
+**   B4  every operation ends by its deadline: each wait inside has what is left of it;
+**   B5  an operation that ended, well or not, touches its tensors no more: one that fails with something under way
+**       closes the group's connections first. The group is of no more use then; its peers hear of it at once.
 **
 ** Options of a group ("key=value,…"): guard=0|1 (fingerprints before each collective, default 0),
 ** algorithm=native|ring (the library's ring and tree, or ours, which can be aborted; default native).
 **
-** Limits: an operation of the library's own that hangs ends at its time-out, not at abort. After a time-out
-** Gloo has closed all connections of the group. Memory of a failed operation may be written to until the
-** group is closed.
+** Limits: an operation of the library's own that is in the middle of a message when the group is aborted, or when its
+** peer dies, ends at its time-out: Gloo does not tell it.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/gloo/gloo_group.h"
@@ -56,7 +57,7 @@ static cddp_status message_finish(cd_gloo_group *g, cd_gloo_work *w, cddp_error 
     bool sends = w->call.op == CDDP_OP_SEND;
     int64_t left = cd_gloo_milliseconds_left(w);
     cd_gloo_code code = sends ? cd_gloo_wait_send(w->message, left, text) : cd_gloo_wait_recv(w->message, left, text);
-    cd_gloo_buffer_destroy(g->gloo, w->message);
+    cd_gloo_buffer_destroy(w->message);
     w->message = NULL;
     if (code != CD_GLOO_OK) return cd_gloo_fail(g, code, w->call.root, text, err);
     return CDDP_OK;
@@ -68,10 +69,7 @@ static cddp_status work_run(cd_os_job *job, cddp_error *err)
     cd_gloo_group *g = w->group;
     if (w->message != NULL) return message_finish(g, w, err);
     if (lane_of(w->call.op) != CD_GLOO_LANE_COLLECTIVE) return CDDP_OK; /* nothing to move */
-    pthread_mutex_lock(&g->lanes.lock);
-    bool aborted = g->aborted;
-    pthread_mutex_unlock(&g->lanes.lock);
-    if (aborted) return cd_gloo_fail(g, CD_GLOO_ABORTED, -1, "", err);
+    if (cd_gloo_is_aborted(g)) return cd_gloo_fail(g, CD_GLOO_CLOSED, -1, "", err);
     return cd_gloo_collective_run(g, w, err);
 }
 
@@ -208,7 +206,7 @@ out:
 
 static void work_free(cd_gloo_group *g, cd_gloo_work *w)
 {
-    cd_gloo_buffer_destroy(g->gloo, w->message);
+    cd_gloo_buffer_destroy(w->message);
     cd_release(g->allocator, w->counts, 2 * g->size * sizeof *w->counts);
     cd_release(g->allocator, w, sizeof *w);
 }
@@ -308,10 +306,10 @@ static cddp_status gloo_abort(void *group, const char *reason, cddp_error *err)
     cd_gloo_group *g = group;
     (void)err;
     pthread_mutex_lock(&g->lanes.lock);
-    snprintf(g->abort_reason, sizeof g->abort_reason, "%s", reason != NULL ? reason : "no reason given");
+    if (!g->aborted) snprintf(g->abort_reason, sizeof g->abort_reason, "%s", reason != NULL ? reason : "no reason given");
     g->aborted = true;
-    if (g->waiting != NULL) cd_gloo_abort_wait(g->waiting);
     pthread_mutex_unlock(&g->lanes.lock);
+    cd_gloo_disconnect(g->gloo, g->abort_reason);
     return CDDP_OK;
 }
 

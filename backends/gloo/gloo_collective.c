@@ -53,7 +53,7 @@ static cddp_status exchange_run(cd_gloo_group *g, const cd_gloo_work *w, const e
     for (uint32_t i = 2; i < 2 * g->size; i++)
         if (messages[i].buffer != NULL) CD_TRY_OUT(cd_gloo_message_end(g, w, &messages[i], err));
 out:
-    for (uint32_t i = 2; i < 2 * g->size; i++) cd_gloo_message_drop(g, &messages[i]);
+    for (uint32_t i = 2; i < 2 * g->size; i++) cd_gloo_message_drop(&messages[i]);
     return status;
 }
 
@@ -134,8 +134,8 @@ static cddp_status shift(cd_gloo_group *g, cd_gloo_work *w, const exchange *x, u
     if (in.buffer != NULL) CD_TRY_OUT(cd_gloo_message_end(g, w, &in, err));
     if (out.buffer != NULL) CD_TRY_OUT(cd_gloo_message_end(g, w, &out, err));
 out:
-    cd_gloo_message_drop(g, &in);
-    cd_gloo_message_drop(g, &out);
+    cd_gloo_message_drop(&in);
+    cd_gloo_message_drop(&out);
     return status;
 }
 

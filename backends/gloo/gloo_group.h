@@ -4,7 +4,7 @@
 **
 ** Threads    everything of Gloo that may write to a socket runs with SIGPIPE blocked: the library writes
 **            without MSG_NOSIGNAL. The event loop's thread inherits that from the lane that opens the context.
-** Locks      the lanes' lock guards `waiting`, `waiting_peer`, `aborted` and `abort_reason` too.
+** Locks      the lanes' lock guards `waiting_peer`, `aborted` and `abort_reason` too.
 */
 #pragma once
 #include "backends/gloo/gloo_shim.h"
@@ -38,9 +38,8 @@ struct cd_gloo_group {
     bool guard;      /* exchange fingerprints before each collective */
     bool own_ring;   /* our own ring over unbound buffers instead of the library's */
     cd_os_lanes lanes;
-    cd_gloo_buffer *waiting; /* what the collective lane waits for, to be woken by abort; under lock */
-    int32_t waiting_peer;    /* whom it waits for, -1 */
-    bool aborted;            /* under lock */
+    int32_t waiting_peer; /* whom the collective lane waits for, -1; under lock */
+    bool aborted;         /* under lock; abort_reason is written before and stays */
     char abort_reason[160];
     unsigned char *scratch;  /* (scratch_bytes) of the collective lane */
     size_t scratch_bytes;
@@ -64,8 +63,9 @@ cddp_status cd_gloo_message_begin(cd_gloo_group *group, const cd_gloo_work *work
                                   void *data, size_t bytes, uint32_t slot, cddp_error *err);
 cddp_status cd_gloo_message_end(cd_gloo_group *group, const cd_gloo_work *work, cd_gloo_message *message, cddp_error *err);
 /* Gives up a message whose operation failed elsewhere. */
-void cd_gloo_message_drop(cd_gloo_group *group, cd_gloo_message *message);
+void cd_gloo_message_drop(cd_gloo_message *message);
 
 int64_t cd_gloo_milliseconds_left(const cd_gloo_work *work);
-/* Turns a code and Gloo's words into a status; peer -1 when unknown. */
-cddp_status cd_gloo_fail(const cd_gloo_group *group, cd_gloo_code code, int64_t peer, const char *text, cddp_error *err);
+bool cd_gloo_is_aborted(cd_gloo_group *group);
+/* Turns a code and Gloo's words into a status; peer -1 when unknown. After an abort that is what is told. */
+cddp_status cd_gloo_fail(cd_gloo_group *group, cd_gloo_code code, int64_t peer, const char *text, cddp_error *err);

@@ -11,12 +11,22 @@ int64_t cd_gloo_milliseconds_left(const cd_gloo_work *work)
     return now >= work->deadline_ns ? 1 : (int64_t)((work->deadline_ns - now) / 1000000 + 1);
 }
 
-cddp_status cd_gloo_fail(const cd_gloo_group *group, cd_gloo_code code, int64_t peer, const char *text, cddp_error *err)
+bool cd_gloo_is_aborted(cd_gloo_group *group)
+{
+    pthread_mutex_lock(&group->lanes.lock);
+    bool aborted = group->aborted;
+    pthread_mutex_unlock(&group->lanes.lock);
+    return aborted;
+}
+
+cddp_status cd_gloo_fail(cd_gloo_group *group, cd_gloo_code code, int64_t peer, const char *text, cddp_error *err)
 {
     static const cddp_status statuses[] = {[CD_GLOO_OK] = CDDP_OK, [CD_GLOO_TIMEOUT] = CDDP_E_TIMEOUT,
-                                           [CD_GLOO_IO] = CDDP_E_BACKEND, [CD_GLOO_ABORTED] = CDDP_E_ABORTED,
-                                           [CD_GLOO_FAILED] = CDDP_E_BACKEND};
-    if (code == CD_GLOO_ABORTED) return cd_fail(err, CDDP_E_ABORTED, "the group was aborted: %s", group->abort_reason);
+                                           [CD_GLOO_IO] = CDDP_E_BACKEND, [CD_GLOO_FAILED] = CDDP_E_BACKEND};
+    if (cd_gloo_is_aborted(group)) return cd_fail(err, CDDP_E_ABORTED, "the group was aborted: %s", group->abort_reason);
+    /* No peer is to blame here: it is whose operation failed first that says who. */
+    if (code == CD_GLOO_CLOSED)
+        return cd_fail(err, CDDP_E_BACKEND, "gloo: connections were closed when an operation failed: %s", text);
     if (peer < 0) return cd_fail(err, statuses[code], "gloo: %s", text);
     if (code == CD_GLOO_TIMEOUT)
         return cd_fail(err, CDDP_E_TIMEOUT, "rank %u did not take part in time (gloo: %s)", group->members[peer], text);
@@ -34,38 +44,34 @@ cddp_status cd_gloo_message_begin(cd_gloo_group *group, const cd_gloo_work *work
     code = message->sends ? cd_gloo_send(message->buffer, (int)message->peer, full, 0, bytes, text)
                           : cd_gloo_recv(message->buffer, (int)message->peer, full, 0, bytes, text);
     if (code == CD_GLOO_OK) return CDDP_OK;
-    cd_gloo_buffer_destroy(group->gloo, message->buffer);
+    cd_gloo_buffer_destroy(message->buffer);
     message->buffer = NULL;
     return cd_gloo_fail(group, code, message->peer, text, err);
 }
 
-static void waiting_set(cd_gloo_group *group, cd_gloo_buffer *buffer, int32_t peer)
+static void waiting_set(cd_gloo_group *group, int32_t peer)
 {
     pthread_mutex_lock(&group->lanes.lock);
-    group->waiting = buffer;
     group->waiting_peer = peer;
-    bool aborted = group->aborted;
     pthread_mutex_unlock(&group->lanes.lock);
-    /* An abort that came before we registered would not have woken us. */
-    if (aborted && buffer != NULL) cd_gloo_abort_wait(buffer);
 }
 
 cddp_status cd_gloo_message_end(cd_gloo_group *group, const cd_gloo_work *work, cd_gloo_message *message, cddp_error *err)
 {
     char text[CD_GLOO_TEXT_BYTES];
     int64_t left = cd_gloo_milliseconds_left(work);
-    waiting_set(group, message->buffer, (int32_t)message->peer);
+    waiting_set(group, (int32_t)message->peer);
     cd_gloo_code code = message->sends ? cd_gloo_wait_send(message->buffer, left, text)
                                        : cd_gloo_wait_recv(message->buffer, left, text);
-    waiting_set(group, NULL, -1);
-    cd_gloo_buffer_destroy(group->gloo, message->buffer);
+    waiting_set(group, -1);
+    cd_gloo_buffer_destroy(message->buffer);
     message->buffer = NULL;
     if (code != CD_GLOO_OK) return cd_gloo_fail(group, code, message->peer, text, err);
     return CDDP_OK;
 }
 
-void cd_gloo_message_drop(cd_gloo_group *group, cd_gloo_message *message)
+void cd_gloo_message_drop(cd_gloo_message *message)
 {
-    cd_gloo_buffer_destroy(group->gloo, message->buffer);
+    cd_gloo_buffer_destroy(message->buffer);
     message->buffer = NULL;
 }

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <list>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -21,14 +21,20 @@
 #include <gloo/transport/unbound_buffer.h>
 
 struct cd_gloo_buffer {
+    cd_gloo *gloo = nullptr;
     std::unique_ptr<gloo::transport::UnboundBuffer> unbound;
     int pending = 0; // operations started and not seen to end
+    cd_gloo_buffer *next = nullptr, **link = nullptr; // among the context's
+    char failure[CD_GLOO_TEXT_BYTES] = "";            // what its wait said
 };
 
 struct cd_gloo {
     std::shared_ptr<gloo::transport::Device> device;
     std::shared_ptr<gloo::rendezvous::Context> context;
-    std::list<std::unique_ptr<cd_gloo_buffer>> kept; // failed ones, alive until the context is gone
+    std::mutex closing; // held while connections are closed: who comes second returns when nothing is touched any more
+    std::mutex lock;    // guards what follows
+    cd_gloo_buffer *buffers = nullptr;
+    std::string why; // they were closed; empty while they are open
 };
 
 namespace {
@@ -90,6 +96,42 @@ template <typename Body> cd_gloo_code guarded(char *text, Body body) noexcept
     }
 }
 
+// A connection that was closed fails whoever uses it in words of its own; the reason is what was said first.
+cd_gloo_code reason(cd_gloo &gloo, cd_gloo_code code, char *text)
+{
+    if (code == CD_GLOO_OK) return code;
+    std::lock_guard<std::mutex> hold(gloo.lock);
+    // What Gloo tells the others of a connection when one of them waited too long.
+    if (gloo.why.empty()) return std::strstr(text, "Application timeout") != nullptr ? CD_GLOO_CLOSED : code;
+    std::snprintf(text, CD_GLOO_TEXT_BYTES, "%s", gloo.why.c_str());
+    return CD_GLOO_CLOSED;
+}
+
+// Closes every connection and wakes whoever waits. Afterwards nothing of Gloo touches the memory of any buffer: not even a
+// peer that asks for its data late makes the event loop write from memory that has another owner by then.
+void disconnect(cd_gloo &gloo, const char *why)
+{
+    std::lock_guard<std::mutex> alone(gloo.closing);
+    {
+        std::lock_guard<std::mutex> hold(gloo.lock);
+        if (!gloo.why.empty()) return;
+        gloo.why = why[0] != '\0' ? why : "it could not go on";
+    }
+    // The only call that closes all connections and says so to those who wait is a wait that lasts too long. Nobody sends
+    // to this buffer.
+    try {
+        char nothing = 0;
+        gloo.context->createUnboundBuffer(&nothing, sizeof nothing)->waitRecv(std::chrono::milliseconds(1));
+    } catch (const gloo::IoException &) {
+    }
+    // It does not say so to those in the middle of a message.
+    std::lock_guard<std::mutex> hold(gloo.lock);
+    for (cd_gloo_buffer *buffer = gloo.buffers; buffer != nullptr; buffer = buffer->next) {
+        buffer->unbound->abortWaitRecv();
+        buffer->unbound->abortWaitSend();
+    }
+}
+
 // The event loop only tries a connection's lock: while the lock's holder cannot run it asks epoll again and again, up to the
 // next tick of the scheduler. Most often it is the loop itself that displaced the holder, by waking on its processor. A
 // thread of SCHED_BATCH displaces nobody when it wakes; the loop's thread takes that over from the one that creates it.
@@ -110,6 +152,36 @@ std::shared_ptr<gloo::transport::Device> device_create(const gloo::transport::tc
     } batch;
 #endif
     return gloo::transport::tcp::CreateDevice(attributes);
+}
+
+// An operation of the library's own. Where it fails its messages are given up, some of them half sent.
+template <typename Body> cd_gloo_code collective(cd_gloo *gloo, char *text, Body body) noexcept
+{
+    cd_gloo_code code = reason(*gloo, guarded(text, body), text);
+    if (code != CD_GLOO_OK) cd_gloo_disconnect(gloo, text);
+    return code;
+}
+
+template <typename Body> cd_gloo_code started(cd_gloo_buffer *buffer, char *text, Body body) noexcept
+{
+    return reason(*buffer->gloo, guarded(text, [&] {
+        body();
+        buffer->pending++;
+        return CD_GLOO_OK;
+    }), text);
+}
+
+// The body is false when the wait was woken before the message had come or gone: its connection was closed.
+template <typename Body> cd_gloo_code waited(cd_gloo_buffer *buffer, char *text, Body body) noexcept
+{
+    cd_gloo_code code = guarded(text, [&] {
+        if (!body()) return explain(CD_GLOO_CLOSED, "woken", text);
+        buffer->pending--;
+        return CD_GLOO_OK;
+    });
+    code = reason(*buffer->gloo, code, text);
+    if (code != CD_GLOO_OK) std::memcpy(buffer->failure, text, sizeof buffer->failure);
+    return code;
 }
 
 } // namespace
@@ -141,9 +213,18 @@ void cd_gloo_context_close(cd_gloo *gloo)
     });
 }
 
+void cd_gloo_disconnect(cd_gloo *gloo, const char *why)
+{
+    char text[CD_GLOO_TEXT_BYTES];
+    (void)guarded(text, [&] {
+        disconnect(*gloo, why);
+        return CD_GLOO_OK;
+    });
+}
+
 cd_gloo_code cd_gloo_allreduce(cd_gloo *gloo, const cd_gloo_call *call, char *text)
 {
-    return guarded(text, [&] {
+    return collective(gloo, text, [&] {
         gloo::AllreduceOptions options(gloo->context);
         // The element type only sizes the elements; the reduction is the callback's.
         size_t bytes = call->element_bytes;
@@ -167,7 +248,7 @@ cd_gloo_code cd_gloo_allreduce(cd_gloo *gloo, const cd_gloo_call *call, char *te
 
 cd_gloo_code cd_gloo_broadcast(cd_gloo *gloo, const cd_gloo_call *call, char *text)
 {
-    return guarded(text, [&] {
+    return collective(gloo, text, [&] {
         gloo::BroadcastOptions options(gloo->context);
         options.setOutput(static_cast<uint8_t *>(call->data), call->element_count * call->element_bytes);
         options.setRoot(call->root);
@@ -182,67 +263,52 @@ cd_gloo_code cd_gloo_buffer_create(cd_gloo *gloo, void *data, size_t bytes, cd_g
 {
     return guarded(text, [&] {
         auto made = std::make_unique<cd_gloo_buffer>();
+        made->gloo = gloo;
         made->unbound = gloo->context->createUnboundBuffer(data, bytes);
+        std::lock_guard<std::mutex> hold(gloo->lock);
+        made->next = gloo->buffers;
+        made->link = &gloo->buffers;
+        if (made->next != nullptr) made->next->link = &made->next;
+        gloo->buffers = made.get();
         *buffer = made.release();
         return CD_GLOO_OK;
     });
 }
 
-void cd_gloo_buffer_destroy(cd_gloo *gloo, cd_gloo_buffer *buffer)
+void cd_gloo_buffer_destroy(cd_gloo_buffer *buffer)
 {
     if (buffer == nullptr) return;
     char text[CD_GLOO_TEXT_BYTES];
     (void)guarded(text, [&] {
-        std::unique_ptr<cd_gloo_buffer> owned(buffer);
-        if (owned->pending != 0) gloo->kept.push_back(std::move(owned));
+        if (buffer->pending != 0) disconnect(*buffer->gloo, buffer->failure);
+        {
+            std::lock_guard<std::mutex> hold(buffer->gloo->lock);
+            *buffer->link = buffer->next;
+            if (buffer->next != nullptr) buffer->next->link = buffer->link;
+        }
+        delete buffer;
         return CD_GLOO_OK;
     });
 }
 
 cd_gloo_code cd_gloo_send(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset, size_t bytes, char *text)
 {
-    return guarded(text, [&] {
-        buffer->unbound->send(peer, slot, offset, bytes);
-        buffer->pending++;
-        return CD_GLOO_OK;
-    });
+    return started(buffer, text, [&] { buffer->unbound->send(peer, slot, offset, bytes); });
 }
 
 cd_gloo_code cd_gloo_recv(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset, size_t bytes, char *text)
 {
-    return guarded(text, [&] {
-        buffer->unbound->recv(peer, slot, offset, bytes);
-        buffer->pending++;
-        return CD_GLOO_OK;
-    });
+    return started(buffer, text, [&] { buffer->unbound->recv(peer, slot, offset, bytes); });
 }
 
 cd_gloo_code cd_gloo_wait_send(cd_gloo_buffer *buffer, int64_t timeout_ms, char *text)
 {
-    return guarded(text, [&] {
-        if (!buffer->unbound->waitSend(std::chrono::milliseconds(timeout_ms))) return explain(CD_GLOO_ABORTED, "aborted", text);
-        buffer->pending--;
-        return CD_GLOO_OK;
-    });
+    return waited(buffer, text, [&] { return buffer->unbound->waitSend(std::chrono::milliseconds(timeout_ms)); });
 }
 
 cd_gloo_code cd_gloo_wait_recv(cd_gloo_buffer *buffer, int64_t timeout_ms, char *text)
 {
-    return guarded(text, [&] {
-        if (!buffer->unbound->waitRecv(std::chrono::milliseconds(timeout_ms))) return explain(CD_GLOO_ABORTED, "aborted", text);
-        buffer->pending--;
-        return CD_GLOO_OK;
-    });
-}
-
-void cd_gloo_abort_wait(cd_gloo_buffer *buffer)
-{
-    char text[CD_GLOO_TEXT_BYTES];
-    (void)guarded(text, [&] {
-        buffer->unbound->abortWaitRecv();
-        buffer->unbound->abortWaitSend();
-        return CD_GLOO_OK;
-    });
+    return waited(buffer, text, [&] { return buffer->unbound->waitRecv(std::chrono::milliseconds(timeout_ms)); });
 }
 
 } // extern "C"

@@ -2,8 +2,10 @@
 /* The border between C and Gloo's C++: nothing C++ crosses it, neither a type nor an allocation nor an
 ** exception. Every call blocks the calling thread; the queue thread of gloo_backend.c is the one that calls.
 **
-** Lifetime   open → use → close. Buffers belong to their context and are freed with it when they could not
-**            complete: freeing a buffer that a peer may still write to wedges Gloo's event loop.
+** Lifetime   open → use → close; buffers go before their context.
+** Failure    A connection may still be reading or writing what an operation gave up. So whatever fails with something
+**            under way closes all connections of the context before it returns, and who waits on them is woken: the
+**            memory is the caller's again, and every later call says what failed first.
 ** Errors     a cd_gloo_code, and the library's own words in text.
 */
 #pragma once
@@ -17,7 +19,13 @@ extern "C" {
 
 #define CD_GLOO_TEXT_BYTES 256
 
-typedef enum cd_gloo_code { CD_GLOO_OK, CD_GLOO_TIMEOUT, CD_GLOO_IO, CD_GLOO_ABORTED, CD_GLOO_FAILED } cd_gloo_code;
+typedef enum cd_gloo_code {
+    CD_GLOO_OK,
+    CD_GLOO_TIMEOUT,
+    CD_GLOO_IO,
+    CD_GLOO_CLOSED, /* the connections were closed before; text is why */
+    CD_GLOO_FAILED
+} cd_gloo_code;
 
 typedef struct cd_gloo cd_gloo;               /* a context: one group as this process sees it */
 typedef struct cd_gloo_buffer cd_gloo_buffer; /* registered memory that sends or receives */
@@ -44,17 +52,19 @@ typedef struct cd_gloo_call {
 
 cd_gloo_code cd_gloo_context_open(const cd_gloo_open *options, cd_gloo **gloo, char *text);
 void cd_gloo_context_close(cd_gloo *gloo); /* accepts NULL */
+/* From any thread: closes all connections and wakes who waits. Blocks for a tick of the event loop (10 ms) per peer. */
+void cd_gloo_disconnect(cd_gloo *gloo, const char *why);
 
 cd_gloo_code cd_gloo_allreduce(cd_gloo *gloo, const cd_gloo_call *call, char *text); /* the library's ring */
 cd_gloo_code cd_gloo_broadcast(cd_gloo *gloo, const cd_gloo_call *call, char *text); /* the library's tree */
 
 cd_gloo_code cd_gloo_buffer_create(cd_gloo *gloo, void *data, size_t bytes, cd_gloo_buffer **buffer, char *text);
-void cd_gloo_buffer_destroy(cd_gloo *gloo, cd_gloo_buffer *buffer); /* accepts NULL; keeps one that is pending */
+/* Accepts NULL. One with a message under way closes all connections first. */
+void cd_gloo_buffer_destroy(cd_gloo_buffer *buffer);
 cd_gloo_code cd_gloo_send(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset, size_t bytes, char *text);
 cd_gloo_code cd_gloo_recv(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset, size_t bytes, char *text);
 cd_gloo_code cd_gloo_wait_send(cd_gloo_buffer *buffer, int64_t timeout_ms, char *text);
 cd_gloo_code cd_gloo_wait_recv(cd_gloo_buffer *buffer, int64_t timeout_ms, char *text);
-void cd_gloo_abort_wait(cd_gloo_buffer *buffer); /* from another thread: wakes both waits */
 
 #ifdef __cplusplus
 }

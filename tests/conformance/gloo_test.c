@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gloo over real processes: the battery, its guard, its time-outs, the death of a peer, abort. */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "tests/support/test.h"
 
 #include "cddp/comm.h"
@@ -16,6 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct job {
@@ -347,6 +349,89 @@ TEST(gloo, abort_wakes_an_operation_of_our_ring)
     assert_int_equal(j.results[1].status, CDDP_OK);
 }
 
+/* Rank 1 dies while rank 0 is about to send to rank 2, which asks for the data only when rank 0 has given its memory back. */
+static cddp_status memory_goes(cddp_group *group, cddp_error *err)
+{
+    const int64_t n = 1 << 20;
+    const size_t bytes = (size_t)n * sizeof(float);
+    const uint32_t me = cddp_group_rank(group);
+    if (me == 1) {
+        cd_os_sleep_ns(UINT64_C(200000000));
+        kill(getpid(), SIGKILL);
+    }
+    if (me == 2) cd_os_sleep_ns(UINT64_C(600000000));
+    void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return cddp_error_set(err, CDDP_E_NOMEM, "no memory");
+    const cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &n, 1);
+    cddp_work *work = NULL;
+    cddp_status status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, err);
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
+    munmap(data, bytes);
+    if (me != 0 || status == CDDP_OK) return status;
+    /* The group is still open. Its event loop neither touches what is gone, nor asks for ever what became of it. */
+    struct timespec before, after;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+    cd_os_sleep_ns(UINT64_C(1000000000));
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+    const long long spent_ms = (after.tv_sec - before.tv_sec) * 1000LL + (after.tv_nsec - before.tv_nsec) / 1000000;
+    if (spent_ms > 300) return cddp_error_set(err, CDDP_E_STATE, "%lld ms of processor time for nothing", spent_ms);
+    return status;
+}
+
+TEST(gloo, memory_of_a_failed_operation_is_the_callers_again)
+{
+    const char *options[] = {"algorithm=ring", "algorithm=native"};
+    for (int i = 0; i < 2; i++) {
+        job j = {.world_size = 3, .body = memory_goes, .timeout_ns = UINT64_C(4000000000), .options = options[i]};
+        run_job(&j);
+        for (uint32_t r = 0; r < 3; r += 2) {
+            cd_test_row("%s, rank %u: %s", options[i], r, j.results[r].error.message);
+            assert_int_equal(j.results[r].end, CDDP_RANK_RETURNED);
+            assert_true(j.results[r].status == CDDP_E_BACKEND || j.results[r].status == CDDP_E_TIMEOUT);
+        }
+    }
+}
+
+/* A message that nobody sends, an operation that nobody joins, and another behind it. */
+static cddp_status three_works_and_an_abort(cddp_group *group, cddp_error *err)
+{
+    float data[4] = {0};
+    int64_t n = 4;
+    const cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &n, 1);
+    const uint32_t me = cddp_group_rank(group);
+    if (me == 1) {
+        cd_os_sleep_ns(UINT64_C(1500000000));
+        return CDDP_OK;
+    }
+    cddp_work *message = NULL, *sum = NULL, *more = NULL;
+    cddp_collective receive = {.op = CDDP_OP_RECV, .root = 1, .tag = 7, .output = t};
+    cddp_status status = cddp_group_post(group, &receive, &message, err);
+    if (status != CDDP_OK) return status;
+    status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &sum, err);
+    if (status == CDDP_OK) status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &more, err);
+    if (status != CDDP_OK) return status;
+    const uint64_t before = cd_os_now_ns();
+    cd_os_sleep_ns(UINT64_C(200000000));
+    status = cddp_group_abort(group, "enough", err);
+    if (status != CDDP_OK) return status;
+    cddp_work *const works[] = {message, sum, more};
+    for (int i = 0; i < 3; i++)
+        if (cddp_work_wait(works[i], 0, err) != CDDP_E_ABORTED || strstr(err->message, "enough") == NULL)
+            return cddp_error_set(err, CDDP_E_STATE, "work %d was not aborted: %s", i, err->message);
+    return cd_os_now_ns() - before < UINT64_C(1000000000) ? CDDP_OK : cddp_error_set(err, CDDP_E_TIMEOUT, "too late");
+}
+
+TEST(gloo, abort_ends_everything_that_is_outstanding)
+{
+    const char *options[] = {"algorithm=ring", "algorithm=native"};
+    for (int i = 0; i < 2; i++) {
+        job j = {.world_size = 2, .body = three_works_and_an_abort, .timeout_ns = UINT64_C(10000000000), .options = options[i]};
+        run_job(&j);
+        cd_test_row("%s", options[i]);
+        assert_all_returned(&j);
+    }
+}
+
 static cddp_status nothing(cddp_group *group, cddp_error *err)
 {
     (void)group;
@@ -367,4 +452,6 @@ TEST_MAIN(ROW(gloo, passes_the_battery_with_its_own_algorithms), ROW(gloo, passe
           ROW(gloo, a_planted_death_is_a_killed_process),
           ROW(gloo, guard_names_both_sides_of_a_size_mismatch_on_every_rank), ROW(gloo, guard_sees_roots_that_differ),
           ROW(gloo, a_missing_rank_is_named_at_the_time_out), ROW(gloo, a_dead_peer_is_named_within_the_time_out),
-          ROW(gloo, abort_wakes_an_operation_of_our_ring), ROW(gloo, refuses_options_it_does_not_know))
+          ROW(gloo, abort_wakes_an_operation_of_our_ring),
+          ROW(gloo, memory_of_a_failed_operation_is_the_callers_again),
+          ROW(gloo, abort_ends_everything_that_is_outstanding), ROW(gloo, refuses_options_it_does_not_know))
