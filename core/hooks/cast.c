@@ -198,7 +198,7 @@ static void state_cast(const cd_cast *c, const cddp_grad_bucket *bucket, const c
         const double half = x != 0 ? ldexp(cd_host_unit(low->dtype), ilogb(x)) : 0;
         beyond = fmax(beyond, fabs(y - x) - fmax(half, cd_host_least(low->dtype)));
     }
-    cddp_law law = {"the cast is the nearest number: by how much one is farther than half a unit", (int64_t)bucket->index, beyond, 0, 0, false};
+    cddp_law law = {sizeof(cddp_law), "the cast is the nearest number: by how much one is farther than half a unit", (int64_t)bucket->index, beyond, 0, 0, false};
     cddp_tracer_law(c->tracer, &law);
 }
 

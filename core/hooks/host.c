@@ -85,7 +85,7 @@ void cd_mean_law_state(const cd_mean_law *law, cddp_tracer *tracer)
     double bound = part * sent->magnitude + count * (w * cd_host_least(law->sum) + cd_host_least(law->result)) +
                    0x1p-52 * ((double)sent->count * sent->magnitude + count * has->magnitude);
     bool can_say = isfinite(bound) && isfinite(has->sum); /* an overflow is I-RANGE's */
-    cddp_law stated = {"what all ranks sent, divided by their number, is what all of them have: signed sums", law->bucket,
+    cddp_law stated = {sizeof(cddp_law), "what all ranks sent, divided by their number, is what all of them have: signed sums", law->bucket,
                        can_say ? has->sum : 0, can_say ? sent->sum : 0, can_say ? bound : INFINITY, true};
     cddp_tracer_law(tracer, &stated);
 }

@@ -83,7 +83,7 @@ void cd_low_rank_law_end(const cd_low_rank *s, const cd_low_rank_job *job, const
     cd_host_add_all(&out, 0, &bucket->buffer);
     double unit = cd_host_unit(bucket->buffer.dtype), least = cd_host_least(bucket->buffer.dtype);
     double sums = 0x1p-52 * (double)(out.count + owed.count) * (job->law_magnitude + out.magnitude + owed.magnitude);
-    cddp_law law = {"gradient + old error = output + new error, signed sums over the bucket", (int64_t)bucket->index, out.sum + owed.sum,
+    cddp_law law = {sizeof(cddp_law), "gradient + old error = output + new error, signed sums over the bucket", (int64_t)bucket->index, out.sum + owed.sum,
                     job->law_right, unit * (job->law_magnitude + owed.magnitude) + 2.0 * (double)out.count * least + sums, false};
     cddp_tracer_law(s->tracer, &law);
 }
@@ -162,13 +162,13 @@ void cd_low_rank_factors_end(const cd_low_rank *s, const cd_low_rank_job *job, c
     if (!states_factors(s, job)) return;
     const double ranks = s->world_size;
     if (job->drawn.count > 0) {
-        const cddp_law alike = {"random factors are drawn alike, signed sums over the bucket", (int64_t)bucket->index,
+        const cddp_law alike = {sizeof(cddp_law), "random factors are drawn alike, signed sums over the bucket", (int64_t)bucket->index,
                                 cddp_group_rank(s->group) == 0 ? ranks * job->drawn.sum : 0, job->drawn.sum,
                                 0x1p-52 * ranks * job->drawn.magnitude, true};
         cddp_tracer_law(s->tracer, &alike);
     }
     if (job->warm_count == 0 || !isfinite(job->warm_ended)) return;
-    const cddp_law warm = {"a warm start begins where the last round ended, signed sums over the bucket", (int64_t)bucket->index, job->warm,
+    const cddp_law warm = {sizeof(cddp_law), "a warm start begins where the last round ended, signed sums over the bucket", (int64_t)bucket->index, job->warm,
                            job->warm_ended, 0, false};
     cddp_tracer_law(s->tracer, &warm);
 }
@@ -282,7 +282,7 @@ static void whole_end(const cd_low_rank *s, const cd_low_rank_job *job, const cd
     if (has->count == 0) return;
     double bound = job->whole_bound + 0x1p-52 * (double)has->count * (job->whole.magnitude + has->magnitude);
     bool can_say = isfinite(job->whole.sum) && isfinite(has->sum) && bound >= 0; /* an overflow is I-RANGE's */
-    cddp_law law = {"at full rank nothing is lost: mean of gradient + error = output, signed sums over the bucket", (int64_t)bucket->index,
+    cddp_law law = {sizeof(cddp_law), "at full rank nothing is lost: mean of gradient + error = output, signed sums over the bucket", (int64_t)bucket->index,
                     can_say ? has->sum : 0, can_say ? job->whole.sum : 0, can_say ? bound : INFINITY, true};
     cddp_tracer_law(s->tracer, &law);
 }
@@ -343,7 +343,7 @@ void cd_low_rank_projection_end(const cd_low_rank *s, const cd_low_rank_job *job
         bound += matrix_rounding(m, &p, &q) + evaluation(job, m) * out.magnitude;
     }
     bool can_say = isfinite(job->projected) && isfinite(right) && bound >= 0; /* an overflow is I-RANGE's */
-    cddp_law law = {"Pᵀ·(mean of gradient + error) = Pᵀ·output, signed sums over the bucket", (int64_t)bucket->index,
+    cddp_law law = {sizeof(cddp_law), "Pᵀ·(mean of gradient + error) = Pᵀ·output, signed sums over the bucket", (int64_t)bucket->index,
                     can_say ? job->projected : 0, can_say ? right : 0, can_say ? bound : INFINITY, true};
     cddp_tracer_law(s->tracer, &law);
     whole_end(s, job, bucket, &has);

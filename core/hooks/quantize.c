@@ -156,7 +156,7 @@ static void encode_rows(job *j, int64_t numel, double *excess, double *slack)
 ** is below 2^-13 of it. */
 static void state_law(const quantize *q, const cddp_grad_bucket *bucket, double excess, double slack)
 {
-    cddp_law law = {"|x - decoded x| ≤ scale/2: the largest excess", (int64_t)bucket->index, excess, 0.0, slack, false};
+    cddp_law law = {sizeof(cddp_law), "|x - decoded x| ≤ scale/2: the largest excess", (int64_t)bucket->index, excess, 0.0, slack, false};
     if (q->tracer != NULL && isfinite(slack)) cddp_tracer_law(q->tracer, &law);
 }
 

@@ -213,7 +213,7 @@ static void state_law(const topk *t, const job *j, const cddp_grad_bucket *bucke
     cd_host_sums after = j->sent;
     cd_residual_sum(&t->residual, bucket, &after);
     double sums = 0x1p-52 * (double)(in->count + after.count) * (in->magnitude + after.magnitude);
-    cddp_law law = {"gradient + old debt = sent + new debt, signed sums over the bucket", (int64_t)bucket->index, after.sum, in->sum,
+    cddp_law law = {sizeof(cddp_law), "gradient + old debt = sent + new debt, signed sums over the bucket", (int64_t)bucket->index, after.sum, in->sum,
                     cd_host_unit(bucket->buffer.dtype) * in->magnitude + (double)in->count * cd_host_least(bucket->buffer.dtype) + sums, false};
     cddp_tracer_law(t->tracer, &law);
 }
@@ -225,7 +225,7 @@ static void state_choice(const topk *t, const job *j, const cddp_grad_bucket *bu
     int64_t numel = cddp_tensor_numel(&bucket->buffer);
     for (int64_t i = 0; i < numel; i++) kept = fmax(kept, fabs(cd_host_get(&bucket->buffer, i)));
     for (int64_t i = 0; i < j->k; i++) sent = fmin(sent, fabs(cd_host_get(&j->values.tensor, i)));
-    cddp_law law = {"the largest elements are sent: by how much one that stays is larger", (int64_t)bucket->index,
+    cddp_law law = {sizeof(cddp_law), "the largest elements are sent: by how much one that stays is larger", (int64_t)bucket->index,
                     kept > sent ? kept - sent : 0.0, 0.0, 0.0, false};
     if (isfinite(j->sent.magnitude)) cddp_tracer_law(t->tracer, &law);
 }

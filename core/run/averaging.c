@@ -272,10 +272,10 @@ static cddp_status state_laws(cd_trainer *t, const signed_sums *before, cddp_err
     signed_sums after;
     CD_TRY(sum_parameters(t, &after, err));
     if (before->kept.parameters > 0) {
-        tell_law(t, (cddp_law){"parameters stay as they are between averages", -1, before->kept.sum, after.kept.sum, 0, false});
+        tell_law(t, (cddp_law){sizeof(cddp_law), "parameters stay as they are between averages", -1, before->kept.sum, after.kept.sum, 0, false});
     }
     if (before->averaged.parameters > 0) {
-        tell_law(t, (cddp_law){"an average keeps the sum of the parameters over the ranks", -1, before->averaged.sum, after.averaged.sum,
+        tell_law(t, (cddp_law){sizeof(cddp_law), "an average keeps the sum of the parameters over the ranks", -1, before->averaged.sum, after.averaged.sum,
                                before->averaged.bound, true});
     }
     return CDDP_OK;

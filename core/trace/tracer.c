@@ -71,8 +71,19 @@ void cddp_tracer_mark(cddp_tracer *tracer, const char *name, int64_t value)
     CD_EMIT(tracer, mark, name, .value = value);
 }
 
+/* Without its size nothing of a law can be read: it is one that does not hold, so that whoever states it hears of it. */
+static bool is_of_known_size(const cddp_law *law)
+{
+    return law->size >= sizeof *law && law->size <= CDDP_LAW_BYTES_MAX;
+}
+
 void cddp_tracer_law(cddp_tracer *tracer, const cddp_law *law)
 {
+    if (!is_of_known_size(law)) {
+        CD_EMIT(tracer, hook_law, "a law begins with its size, sizeof(cddp_law)", .bucket = -1, .left = cd_f64_bits(law->size),
+                .right = cd_f64_bits(sizeof *law), .bound = cd_f64_bits(0), .over_ranks = false);
+        return;
+    }
     CD_EMIT(tracer, hook_law, law->name, .bucket = law->bucket, .left = cd_f64_bits(law->left),
             .right = cd_f64_bits(law->right), .bound = cd_f64_bits(law->bound), .over_ranks = law->over_ranks);
 }

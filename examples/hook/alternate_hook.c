@@ -133,7 +133,8 @@ static float *flat_of(const cddp_grad_bucket *bucket)
 static void state_law(const alternate *a, const cddp_grad_bucket *bucket, const double in[2], double out)
 {
     double numel = (double)cddp_tensor_numel(&bucket->buffer);
-    cddp_law law = {.name = "gradient + old debt = sent + new debt",
+    cddp_law law = {.size = sizeof law,
+                    .name = "gradient + old debt = sent + new debt",
                     .bucket = (int64_t)bucket->index,
                     .left = out,
                     .right = in[0],

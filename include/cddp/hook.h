@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-#define CDDP_HOOK_ABI 1u
+#define CDDP_HOOK_ABI 2u /* 2: a law that a hook states begins with its size (cddp_law) */
 #define CDDP_PROMISE_NOTHING UINT64_MAX
 
 enum {

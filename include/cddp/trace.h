@@ -100,7 +100,9 @@ CDDP_API cddp_status cddp_tracer_flush(cddp_tracer *tracer, cddp_error *err);
 /* For hooks and plugins: a coverage mark ("something worth covering happened"), and one side and the other of
 ** a law that the hook promises to keep. A NULL tracer is silent. Texts are borrowed during the call. */
 CDDP_API void cddp_tracer_mark(cddp_tracer *tracer, const char *name, int64_t value);
+#define CDDP_LAW_BYTES_MAX 4096u /* of any version to come */
 typedef struct cddp_law {
+    uint32_t size; /* sizeof(cddp_law) known to the writer; a law without it is told as one that does not hold */
     const char *name;
     int64_t bucket; /* -1: none */
     double left, right, bound; /* |left - right| <= bound */

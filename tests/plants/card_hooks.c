@@ -421,7 +421,7 @@ static cddp_status run_own_law(void *self, cddp_grad_bucket *bucket, cddp_group 
         flat[i] *= 0.999f;
         after += (double)flat[i];
     }
-    const cddp_law law = {.name = "gradient = sent", .bucket = bucket->index, .left = after, .right = before, .bound = 1e-6};
+    const cddp_law law = {.size = sizeof law, .name = "gradient = sent", .bucket = bucket->index, .left = after, .right = before, .bound = 1e-6};
     if (s->tracer != NULL) {
         cddp_tracer_law(s->tracer, &law);
     }

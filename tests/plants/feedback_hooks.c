@@ -90,7 +90,7 @@ static cddp_status run_half(feedback *f, bool by_index, cddp_grad_bucket *bucket
             all += both < 0 ? -both : both;
         }
     }
-    const cddp_law law = {"what was given and not sent is what is owed", bucket->index, off, 0, 0x1p-20 * all, false};
+    const cddp_law law = {sizeof(cddp_law), "what was given and not sent is what is owed", bucket->index, off, 0, 0x1p-20 * all, false};
     cddp_tracer_law(f->tracer, &law);
     return average(bucket, group, future, err);
 }
@@ -123,7 +123,7 @@ static cddp_status run_seed(void *self, cddp_grad_bucket *bucket, cddp_group *gr
             longest = *left_out > longest ? *left_out : longest;
         }
     }
-    const cddp_law law = {"no element is left out four times in a row", bucket->index, longest, 0, PATIENCE, false};
+    const cddp_law law = {sizeof(cddp_law), "no element is left out four times in a row", bucket->index, longest, 0, PATIENCE, false};
     cddp_tracer_law(f->tracer, &law);
     return average(bucket, group, future, err);
 }

@@ -174,6 +174,37 @@ TEST(tracer, a_missing_tracer_costs_nothing_not_even_its_arguments)
     assert_int_equal(cddp_tracer_flush(none, NULL), CDDP_OK);
 }
 
+/* A hook that was built when a law had fewer fields, or none of the size: whatever it says is not believed. */
+TEST(tracer, a_law_without_its_size_is_told_as_one_that_does_not_hold)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_memory_sink memory;
+    cd_memory_sink_init(&memory, NULL);
+    cddp_tracer *tracer = NULL;
+    assert_ok(cddp_tracer_create(NULL, &memory.sink, CDDP_TRACE_ORDER, &tracer, &err), &err);
+    const uint32_t wrong[] = {0, 1, sizeof(cddp_law) - 1, CDDP_LAW_BYTES_MAX + 1, UINT32_MAX};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        cd_test_row("a law of %u bytes", wrong[i]);
+        cddp_tracer_law(tracer, &(cddp_law){.size = wrong[i], .name = "fine", .bucket = 3, .left = 1, .right = 1, .bound = 1});
+        cddp_event e = cd_memory_sink_get(&memory, i);
+        assert_int_equal(e.kind, CDDP_EV_hook_law);
+        assert_non_null(strstr(e.text, "its size"));
+        assert_true(cd_f64_of(e.as.hook_law.left) == wrong[i] && cd_f64_of(e.as.hook_law.right) == sizeof(cddp_law));
+        assert_true(cd_f64_of(e.as.hook_law.bound) == 0);
+        assert_int_equal(e.as.hook_law.bucket, -1);
+    }
+    const uint32_t good[] = {sizeof(cddp_law), sizeof(cddp_law) + 8};
+    cd_memory_sink_clear(&memory);
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        cddp_tracer_law(tracer, &(cddp_law){.size = good[i], .name = "fine", .bucket = 3, .left = 1, .right = 2, .bound = 4, .over_ranks = true});
+        cddp_event e = cd_memory_sink_get(&memory, i);
+        assert_string_equal(e.text, "fine");
+        assert_true(cd_f64_of(e.as.hook_law.right) == 2 && e.as.hook_law.bucket == 3 && e.as.hook_law.over_ranks == 1);
+    }
+    cddp_tracer_destroy(tracer);
+    cd_memory_sink_fini(&memory);
+}
+
 TEST(tracer, a_sink_without_a_function_is_refused)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -291,6 +322,7 @@ TEST_MAIN(ROW(events, every_row_has_a_name_a_doc_and_fields_that_fill_its_struct
           ROW(tracer, stamps_time_rank_sequence_and_step_and_zeroes_what_a_row_does_not_use),
           ROW(tracer, without_a_rank_it_speaks_for_the_world),
           ROW(tracer, a_missing_tracer_costs_nothing_not_even_its_arguments),
+          ROW(tracer, a_law_without_its_size_is_told_as_one_that_does_not_hold),
           ROW(tracer, a_sink_without_a_function_is_refused),
           ROW(digest_sink, equal_traces_agree_whatever_their_clocks_and_one_changed_field_is_seen),
           ROW(fanout_sink, every_target_gets_every_event_and_flush_asks_them_in_turn),
