@@ -12,12 +12,20 @@
 ** Types: f16 and bf16 are two contiguous bytes, reduced by operators of ours; where MPI's own MIN and MAX say
 ** nothing about NaN ours say what the device table says. Counts above 2^30 elements go in several pieces.
 **
+** Invariant
+**   M1  An operation that has begun cannot be taken back: it goes on inside any later call of MPI, to whatever group, and
+**       when MPI is finalised, and then writes to its tensors. So a process that gave one up (its time was over, its group
+**       was aborted) calls MPI no more: its tensors are the caller's, every later operation says why it fails, and the
+**       process exits without finalising, at which the launcher ends the job.
+**
 ** Options of a group ("key=value,…"): guard=0|1, fingerprints before each collective (default 0). MPI itself
 ** corrupts memory when ranks disagree on a size, so the verifier turns it on.
 **
 ** Limits: an MPI that does not return from a call while a peer is stopped (MPICH over shared memory) keeps the lane; the
-** wait ends in time, and the group's memory stays with MPI until the process ends. MPI 4.1 has no recovery: a dead rank
-** ends the job from the launcher. abort is MPI_Abort's business; here it fails what is queued. Needs MPI_THREAD_MULTIPLE; without it the group refuses to open, saying so.
+** wait ends in time, and the group's memory stays with MPI until the process ends. A peer that comes late may still read
+** what was given up, over shared memory or by a network that needs no help from here: it can die of that, in its MPI's
+** words. MPI 4.1 has no recovery: a dead rank ends the job from the launcher. abort is MPI_Abort's business; here it fails
+** what is queued and gives up what is under way. Needs MPI_THREAD_MULTIPLE; without it the group refuses to open, saying so.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/mpi/mpi_group.h"
@@ -27,6 +35,7 @@
 #include "core/base/os.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +43,23 @@
 #define DEFAULT_TIMEOUT_NS UINT64_C(1800000000000)
 #define STUCK_NS UINT64_C(200000000)
 
+/* MPI is the process's, and so is what has become of it. */
+static struct {
+    atomic_bool given_up;       /* M1 */
+    cd_mpi_group *_Atomic kept; /* groups whose memory stays with MPI */
+} mpi_state;
+
+void cd_mpi_give_up(void) { atomic_store(&mpi_state.given_up, true); }
+
+cddp_status cd_mpi_usable(cddp_error *err)
+{
+    if (!atomic_load_explicit(&mpi_state.given_up, memory_order_relaxed)) return CDDP_OK;
+    return cd_fail(err, CDDP_E_BACKEND, "mpi: an operation never ended in this process, and MPI has no way back from that");
+}
+
 void cd_mpi_leave(void)
 {
+    if (atomic_load(&mpi_state.given_up)) return;
     int is_final = 0;
     int is_initialised = 0;
     MPI_Initialized(&is_initialised);
@@ -47,6 +71,7 @@ void cd_mpi_leave(void)
 static cddp_status library_open(cddp_error *err)
 {
     int initialised = 0, provided = MPI_THREAD_SINGLE;
+    CD_TRY(cd_mpi_usable(err));
     MPI_Initialized(&initialised);
     if (!initialised) {
         CD_TRY(cd_mpi_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread", err));
@@ -106,13 +131,18 @@ out:
 static void mpi_close(void *group)
 {
     cd_mpi_group *g = group;
-    if (g == NULL || g->is_stuck) return;
-    cd_os_lanes_fini(&g->lanes);
+    if (g == NULL) return;
+    if (!g->is_stuck) cd_os_lanes_fini(&g->lanes);
+    if (atomic_load(&mpi_state.given_up)) {
+        g->next_kept = atomic_load(&mpi_state.kept);
+        while (!atomic_compare_exchange_weak(&mpi_state.kept, &g->next_kept, g)) {
+        }
+        return;
+    }
     int is_final = 0;
     MPI_Finalized(&is_final);
     if (g->types_made && !is_final) cd_mpi_types_fini(g);
-    /* A communicator with operations that never ended cannot be freed without waiting for them. */
-    if (g->comm != MPI_COMM_NULL && !g->broken && !is_final) MPI_Comm_free(&g->comm);
+    if (g->comm != MPI_COMM_NULL && !is_final) MPI_Comm_free(&g->comm);
     cd_release(NULL, g->members, g->size * sizeof *g->members);
     cd_release(NULL, g->scratch, g->scratch_bytes);
     cd_release(NULL, g, sizeof *g);
@@ -246,6 +276,7 @@ static cddp_status mpi_wait(void *group, void *work, uint64_t timeout_ns, cddp_e
     if (!cd_os_job_wait(&g->lanes, &w->job, is_asked ? timeout_ns : patience)) {
         if (is_asked) return cd_fail(err, CDDP_E_TIMEOUT, "mpi: not done within %" PRIu64 " ms", timeout_ns / 1000000);
         g->is_stuck = true;
+        cd_mpi_give_up();
         return cd_fail(err, CDDP_E_TIMEOUT, "mpi: %s did not end in time, and MPI does not return from it",
                        cddp_op_name(w->call.op));
     }

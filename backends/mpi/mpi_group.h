@@ -25,7 +25,7 @@ struct cd_mpi_group {
     uint64_t timeout_ns;
     bool guard, types_made;
     bool is_stuck; /* MPI does not return to the lane: what it uses cannot be freed */
-    bool broken;   /* an operation never ended: the communicator cannot be freed */
+    cd_mpi_group *next_kept; /* of those that stay with MPI */
     MPI_Datatype types[CDDP_DTYPE_COUNT];
     MPI_Op ops[CDDP_DTYPE_COUNT][CDDP_RED_COUNT]; /* MPI_OP_NULL where MPI's own is used */
     cd_os_lanes lanes;
@@ -38,6 +38,9 @@ struct cd_mpi_group {
 
 extern const cddp_launcher cd_mpi_launcher; /* of the MPI that this module is built for */
 void cd_mpi_leave(void);
+/* An operation that will not be waited for any longer: this process calls MPI no more (M1). */
+void cd_mpi_give_up(void);
+cddp_status cd_mpi_usable(cddp_error *err); /* has none been given up? */
 cddp_status cd_mpi_check(int code, const char *what, cddp_error *err); /* what: that was called */
 cddp_status cd_mpi_types_init(cd_mpi_group *group, cddp_error *err);
 void cd_mpi_types_fini(cd_mpi_group *group);

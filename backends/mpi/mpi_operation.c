@@ -28,7 +28,7 @@ static cddp_status may_go_on(cd_mpi_group *g, const cd_mpi_work *w, uint64_t now
     bool aborted = g->aborted;
     pthread_mutex_unlock(&g->lanes.lock);
     if (!aborted && now_ns <= w->deadline_ns) return CDDP_OK;
-    g->broken = true;
+    cd_mpi_give_up();
     if (aborted) return cd_fail(err, CDDP_E_ABORTED, "the group was aborted: %s", g->abort_reason);
     return cd_fail(err, CDDP_E_TIMEOUT, "mpi: %s did not end in time", what);
 }
@@ -43,6 +43,7 @@ static cddp_status finish(cd_mpi_group *g, const cd_mpi_work *w, MPI_Request *re
     bool sleeps = false;
     for (uint64_t spin = 0;; spin++) {
         int done = 0;
+        CD_TRY(cd_mpi_usable(err));
         CD_TRY(cd_mpi_check(MPI_Test(request, &done, MPI_STATUS_IGNORE), what, err));
         if (done) return CDDP_OK;
         if (spin < SPINS_BEFORE_YIELD) continue;
@@ -69,11 +70,11 @@ static void *scratch(cd_mpi_group *g, size_t bytes)
 
 static cddp_status guard_run(cd_mpi_group *g, const cd_mpi_work *w, cddp_error *err)
 {
-    cd_call_fingerprint mine = cd_call_fingerprint_of(&w->call, g->size);
-    cd_call_fingerprint *all = scratch(g, g->size * sizeof *all);
-    if (all == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %u fingerprints", g->size);
+    cd_call_fingerprint *all = scratch(g, (g->size + 1) * sizeof *all), *mine = all + g->size;
+    if (all == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %u fingerprints", g->size + 1);
+    *mine = cd_call_fingerprint_of(&w->call, g->size);
     MPI_Request request;
-    CD_TRY(cd_mpi_check(MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, g->comm, &request),
+    CD_TRY(cd_mpi_check(MPI_Iallgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE, g->comm, &request),
                         "MPI_Iallgather of fingerprints", err));
     CD_TRY(finish(g, w, &request, "the exchange of fingerprints", err));
     CD_TRY(cd_call_fingerprint_agree(all, g->members, g->rank, g->size, err));
@@ -226,6 +227,7 @@ cddp_status cd_mpi_message_begin(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
         return cd_fail(err, CDDP_E_ARG, "%s names its own rank %u", cddp_op_name(w->call.op), g->members[g->rank]);
     if (numel > INT32_MAX)
         return cd_fail(err, CDDP_E_LIMIT, "mpi: a message of %" PRId64 " elements is too long", numel);
+    CD_TRY(cd_mpi_usable(err));
     int code =
         sends ? MPI_Isend(bytes_of(t), (int)numel, g->types[t->dtype], (int)w->call.root, tag, g->comm, &w->message)
               : MPI_Irecv(bytes_of(t), (int)numel, g->types[t->dtype], (int)w->call.root, tag, g->comm, &w->message);
@@ -236,6 +238,7 @@ cddp_status cd_mpi_message_begin(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
 cddp_status cd_mpi_operation_run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
 {
     cddp_op op = w->call.op;
+    CD_TRY(cd_mpi_usable(err));
     if (op == CDDP_OP_SEND || op == CDDP_OP_RECV) return finish(g, w, &w->message, cddp_op_name(op), err);
     if (g->guard && g->size > 1) CD_TRY(guard_run(g, w, err));
     switch (op) {

@@ -144,7 +144,8 @@ typedef struct cddp_backend {
     ** collective's stream instead of blocking the host. */
     cddp_status (*wait)(void *group, void *work, uint64_t timeout_ns, cddp_error *err);
     /* (required) does: takes a work back. called when: it ended, its wait failed or timed out, the group was
-    ** aborted, or the caller gave up on it; in the last cases the backend keeps what its transport still needs. */
+    ** aborted, or the caller gave up on it; in the last cases the backend keeps what its transport still needs. The
+    ** tensors are the caller's again, also those of an operation that failed: nothing reads or writes them later. */
     void (*release)(void *group, void *work);
     /* (optional: default refuses) does: fails every outstanding operation of the group, here and, where the
     ** transport can, on the peers. The group accepts only close afterwards. */

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One rank of the battery over MPI (TI-L-05); mpirun starts it. Exit 0: every row passed and the guard saw a planted
-** size mismatch on every rank. */
-#define _POSIX_C_SOURCE 200809L
+** size mismatch on every rank.
+**
+** mpi_rank late [OPTIONS]: rank 1 does not come to an all-reduce until long after its time is over; rank 0 says so, gives its
+** memory back and leaves (mpi_late.sh). */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "cddp/comm.h"
 #include "cddp/plugin.h"
 #include "cddp/process.h"
+#include "core/base/os.h"
 #include "core/comm/conformance.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 typedef struct tally {
     uint32_t rows, failed;
@@ -34,12 +39,20 @@ static const cddp_backend *module_load(void)
     return plugin != NULL ? plugin->backends[0] : NULL;
 }
 
-static cddp_status group_open(const cddp_backend *backend, cddp_rank *rank, const char *options, cddp_group **group, cddp_error *err)
+#define SECOND UINT64_C(1000000000)
+
+typedef struct job {
+    const cddp_backend *backend;
+    const char *options; /* of the group */
+} job;
+
+static cddp_status group_open(const cddp_backend *backend, cddp_rank *rank, uint64_t timeout_ns, const char *options,
+                              cddp_group **group, cddp_error *err)
 {
     static const uint32_t members[] = {0, 1, 2, 3, 4, 5, 6, 7};
     cddp_group_options o = {.size = sizeof o, .backend = backend, .rank = rank,
                             .spec = {.size = sizeof o.spec, .name = "world", .group_rank = rank->rank, .group_size = rank->world_size,
-                                     .members = members, .timeout_ns = UINT64_C(20000000000), .options = options}};
+                                     .members = members, .timeout_ns = timeout_ns, .options = options}};
     return cddp_group_create(&o, group, err);
 }
 
@@ -58,19 +71,50 @@ static cddp_status mismatch(cddp_group *group, cddp_error *err)
 
 static cddp_status program(cddp_rank *rank, void *argument, cddp_error *err)
 {
-    const cddp_backend *backend = argument;
+    const cddp_backend *backend = ((const job *)argument)->backend;
     cddp_group *group = NULL;
     tally t = {0};
     cd_conformance_options o = {.device = cddp_device_cpu(), .context = &t, .row = count_row};
-    cddp_status status = group_open(backend, rank, NULL, &group, err);
+    cddp_status status = group_open(backend, rank, 20 * SECOND, NULL, &group, err);
     if (status == CDDP_OK) status = cd_conformance_run(group, &o, err);
     cddp_group_destroy(group);
     group = NULL;
     if (status == CDDP_OK && (t.failed > 0 || t.rows < 100))
         return cddp_error_set(err, CDDP_E_MISMATCH, "%u of %u rows failed", t.failed, t.rows);
-    if (status == CDDP_OK) status = group_open(backend, rank, "guard=1", &group, err);
+    if (status == CDDP_OK) status = group_open(backend, rank, 20 * SECOND, "guard=1", &group, err);
     if (status == CDDP_OK) status = mismatch(group, err);
     cddp_group_destroy(group);
+    return status;
+}
+
+/* The memory of what failed is given back, and what comes after the failure fails too: MPI would go on with the first. */
+static cddp_status late(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    const job *j = argument;
+    const int64_t n = 1 << 20;
+    const size_t bytes = (size_t)n * sizeof(float);
+    cddp_group *group = NULL, *other = NULL;
+    cddp_status status = group_open(j->backend, rank, SECOND / 2, j->options, &group, err);
+    if (status != CDDP_OK) return status;
+    if (rank->rank == 1) cd_os_sleep_ns(60 * SECOND);
+    void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return cddp_error_set(err, CDDP_E_NOMEM, "no memory");
+    const cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &n, 1);
+    cddp_work *first = NULL, *second = NULL;
+    status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &first, err);
+    if (status == CDDP_OK) status = cddp_work_wait(first, 0, err);
+    cddp_error more = CDDP_ERROR_INIT;
+    cddp_status then = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &second, &more);
+    if (then == CDDP_OK) then = cddp_work_wait(second, 0, &more);
+    munmap(data, bytes);
+    cddp_group_destroy(group);
+    if (status != CDDP_E_TIMEOUT) return cddp_error_set(err, CDDP_E_STATE, "the first all-reduce ended with status %d", (int)status);
+    if (then != CDDP_E_BACKEND) return cddp_error_set(err, CDDP_E_STATE, "the second all-reduce ended with status %d", (int)then);
+    fprintf(stderr, "then: %s\n", more.message);
+    more = (cddp_error)CDDP_ERROR_INIT;
+    if (group_open(j->backend, rank, SECOND, NULL, &other, &more) == CDDP_OK)
+        return cddp_error_set(err, CDDP_E_STATE, "another group was opened");
+    fprintf(stderr, "another group: %s\n", more.message);
     return status;
 }
 
@@ -80,21 +124,18 @@ static uint32_t number(const char *open_mpi, const char *mpich, uint32_t otherwi
     return text != NULL ? (uint32_t)strtoul(text, NULL, 10) : otherwise;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     cddp_solo_options o = {.size = sizeof o, .rank = number("OMPI_COMM_WORLD_RANK", "PMI_RANK", 0),
                            .world_size = number("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", 1)};
     cddp_solo_world *world = NULL;
     cddp_rank_result results[8];
     cddp_error err = CDDP_ERROR_INIT;
-    const cddp_backend *backend = module_load();
-    if (backend == NULL || cddp_solo_world_open(&o, &world, &err) != CDDP_OK) return 2;
+    job j = {.backend = module_load(), .options = argc > 2 ? argv[2] : NULL};
+    const bool is_late = argc > 1 && strcmp(argv[1], "late") == 0;
+    if (j.backend == NULL || cddp_solo_world_open(&o, &world, &err) != CDDP_OK) return 2;
     for (int i = 0; i < 8; i++) results[i] = (cddp_rank_result){.size = sizeof results[i]};
-    union {
-        const cddp_backend *in;
-        void *argument;
-    } table = {.in = backend};
-    if (cddp_solo_world_ops()->launch(world, program, table.argument, results, &err) != CDDP_OK) return 2;
+    if (cddp_solo_world_ops()->launch(world, is_late ? late : program, &j, results, &err) != CDDP_OK) return 2;
     const cddp_rank_result *mine = &results[o.rank];
     if (mine->status != CDDP_OK) fprintf(stderr, "rank %u: %s\n", o.rank, mine->error.message);
     cddp_solo_world_close(world);

@@ -124,7 +124,9 @@ static bool declares_variable(const char *statement)
                                          "_Static_assert", "using",  "namespace", "template"};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (has_word(statement, others[i])) return false;
-    return strchr(statement, '(') == NULL && strchr(statement, ' ') != NULL;
+    const char *parenthesis = strchr(statement, '('), *atomic = strstr(statement, "_Atomic(");
+    if (atomic != NULL && parenthesis == atomic + 7) parenthesis = strchr(parenthesis + 1, '(');
+    return parenthesis == NULL && strchr(statement, ' ') != NULL;
 }
 
 /* The end of a brace or parenthesis that opens at `at`. */

@@ -114,6 +114,8 @@ TEST(tidy, sees_variables_that_outlive_their_run)
            {"core/ddp/a.c", "static const char *names[] = {\"a\"};", "static const char *names[]"},
            {"core/ddp/a.c", "int f(void)\n{\n    static int calls;\n    int fine = 0;\n    return fine;\n}\n", "static int calls"},
            {"sim/a.c", "_Thread_local int x = 0;", "_Thread_local int x"},
+           {"sim/a.c", "static _Atomic(struct s *) kept;", "static _Atomic(struct s *) kept"},
+           {"sim/a.c", "static _Atomic(int) f(int x);", NULL},
            {"sim/a.c", "DEFINE(a)\nDEFINE(b)\nstatic struct {\n    int i;\n} rows[] = {{1}};", "static struct"},
            {"sim/a.c", "DEFINE(a)\nDEFINE(b)\nstatic const struct {\n    int i;\n} rows[] = {{1}};", NULL},
            {"core/ddp/a.c", "static const int a = 1;\nstatic const char *const names[] = {\"a\", \"b\"};\nstatic int f(int x);\n"
