@@ -73,6 +73,7 @@ static void put_traits(cd_text *text, const cd_hook_subject *subject, const cd_h
     }
     for (uint32_t d = 0; d < CDDP_DTYPE_COUNT; d++)
         if (card->refused & CDDP_DTYPE_BIT(d)) cd_text_printf(text, "  does not take %s\n", cddp_dtype_name((cddp_dtype)d));
+    if (card->too_large > 0) cd_text_printf(text, "  does not take a bucket of %" PRId64 " elements\n", card->too_large);
 }
 
 static int report(const cd_cli *cli, const cd_hook_subject *subject, const cd_hook_card *card)

@@ -7,6 +7,7 @@
 */
 #include "cli/hook_battery.h"
 
+#include "cli/hook_large.h"
 #include "cli/hook_measure.h"
 #include "cli/hook_trial.h"
 #include "core/base/error.h"
@@ -55,6 +56,7 @@ static const struct {
     [CD_LAW_NO_SYNC] = {"no_sync", "a gradient that came in parts, without reduction between them, is reduced as the whole"},
     [CD_LAW_UNUSED] = {"unused", "a parameter without gradient counts as zeros, and a bucket left out changes no other"},
     [CD_LAW_JOIN] = {"join", "a rank that has run out of inputs counts as one with zeros"},
+    [CD_LAW_LARGE] = {"large", "of a large bucket every element is treated as of a small one, the last ones too"},
     [CD_LAW_BYTES] = {"bytes", "no more bytes travel than the hook promises and its declared wire dtype takes"},
 };
 
@@ -525,6 +527,132 @@ static cddp_status try_range(battery *t, cddp_dtype dtype, uint32_t ranks, cddp_
     return CDDP_OK;
 }
 
+/* ---- large buckets ---- */
+
+typedef struct large_case {
+    cd_trial trial;
+    cd_large large;
+} large_case;
+
+static void judge_large(battery *t, const large_case *c, const char *format, ...)
+{
+    char words[200] = "";
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(words, sizeof words, format, arguments);
+    va_end(arguments);
+    judge(t, CD_LAW_LARGE, "%s, a bucket of %lld elements: %s", cddp_dtype_name(c->trial.dtype), (long long)c->large.numel, words);
+}
+
+/* The first element of which two ranks that are to agree have different bits. */
+static bool is_alike_large(battery *t, const large_case *c)
+{
+    for (uint32_t s = 0; s < c->trial.steps && (t->subject->hook->flags & CDDP_HOOK_NO_COMM) == 0; s++) {
+        const uint32_t block = t->a->agreement[s] != 0 ? t->a->agreement[s] : c->trial.ranks;
+        for (uint32_t r = 1; r < c->trial.ranks; r++)
+            for (int64_t e = 0; e < c->large.numel; e++) {
+                const double first = cd_large_out(&c->trial, &c->large, r - r % block, s, e), own = cd_large_out(&c->trial, &c->large, r, s, e);
+                if (cd_measure_same_bits(first, own)) continue;
+                judge_large(t, c, "step %u, element %lld: rank %u has %.9g, rank %u has %.9g", s, (long long)e, r - r % block, first, r, own);
+                return false;
+            }
+    }
+    return true;
+}
+
+/* What knows its result owes nothing, so that no second step needs to show it. */
+static bool sends_at_once(const battery *t)
+{
+    return (t->subject->hook->flags & (CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM)) == 0 || (t->subject->hook->flags & CDDP_HOOK_ROUNDED_ONCE) != 0;
+}
+
+static bool sends_in_step(const large_case *c, uint32_t step)
+{
+    for (int64_t e = 0; e < c->large.numel; e++)
+        if (cd_large_out(&c->trial, &c->large, 0, step, e) != 0.0) return true;
+    return false;
+}
+
+/* Element by element against what it must be. Whoever sends all of it at once may compress it, but all of it alike. Whoever owes, and
+** sends no more, has sent all of it, to where it belongs. */
+static bool is_right_large(battery *t, const large_case *c, const large_case *plain)
+{
+    const uint32_t flags = t->subject->hook->flags, last = c->trial.steps - 1;
+    const bool is_free = (flags & CDDP_HOOK_LOSSY) != 0 && (flags & CDDP_HOOK_ROUNDED_ONCE) == 0;
+    if ((flags & CDDP_HOOK_NO_COMM) != 0 || (is_free && (last == 0 || sends_in_step(c, last)))) return true;
+    for (int64_t e = 0; e < c->large.numel; e++) {
+        unsigned char nearest[sizeof(double)];
+        double mean = cd_large_mean(&c->trial, &c->large, e), out = 0.0;
+        for (uint32_t s = 0; s <= last; s++) out += cd_large_out(&c->trial, &c->large, 0, s, e);
+        if (!is_free) { /* it knows what it must be */
+            if (plain != NULL) mean = cd_large_out(&plain->trial, &plain->large, 0, 0, e);
+            cd_element_set(c->trial.dtype, nearest, mean);
+            mean = cd_element_get(c->trial.dtype, nearest);
+        }
+        const bool is_good = !is_free                 ? out == mean
+                             : c->large.is_sparse ? fabs(out - mean) <= KEPT_TOLERANCE * 2.0
+                                                      : out / mean >= 0.05 && out / mean <= 1.5;
+        if (is_good) continue;
+        judge_large(t, c, "of element %lld %.9g came out; the mean of what went in is %.9g", (long long)e, out, mean);
+        return false;
+    }
+    return true;
+}
+
+static cddp_status try_large(battery *t, const large_case *c, large_case *plain, cddp_error *err)
+{
+    /* The mean over two ranks is exact; over three it depends on what is rounded first. */
+    const bool is_plain = (t->subject->hook->flags & (CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM | CDDP_HOOK_ROUNDED_ONCE)) == 0 && c->trial.ranks > 2;
+    CD_TRY(cd_large_run(&c->trial, &c->large, t->a, err));
+    if (t->a->misconfigured) return CDDP_OK;
+    if (t->a->refused) {
+        if ((t->card->refused & CDDP_DTYPE_BIT(c->trial.dtype)) == 0 && (t->card->too_large == 0 || c->large.numel < t->card->too_large))
+            t->card->too_large = c->large.numel;
+        return CDDP_OK;
+    }
+    if (!runs(t->a) || t->a->damage[0] != '\0') {
+        judge_large(t, c, "%s", t->a->failure[0] != '\0' ? t->a->failure : t->a->shape[0] != '\0' ? t->a->shape : t->a->damage);
+        return CDDP_OK;
+    }
+    judge_stated(t, t->a);
+    if (t->a->promised != CDDP_PROMISE_NOTHING && t->a->bytes > t->a->promised)
+        judge(t, CD_LAW_BYTES, "%s, a bucket of %lld elements: %llu bytes travelled; %llu were promised", cddp_dtype_name(c->trial.dtype),
+              (long long)c->large.numel, (unsigned long long)t->a->bytes, (unsigned long long)t->a->promised);
+    if (!is_alike_large(t, c)) return CDDP_OK;
+    if (is_plain) {
+        plain->trial.hook = &cd_hook_allreduce;
+        plain->trial.inner = NULL;
+        plain->trial.options = NULL;
+        CD_TRY(cd_large_run(&plain->trial, &plain->large, t->b, err));
+    }
+    if (is_right_large(t, c, is_plain ? plain : NULL)) judge(t, CD_LAW_LARGE, NULL);
+    return CDDP_OK;
+}
+
+/* With all elements; and with a few, for whoever was seen to owe and to send it in the end (kept), of which the former can tell little. */
+static cddp_status try_sizes(battery *t, cddp_error *err)
+{
+    static const int64_t sizes[] = {1023, 1025, 4097, 65537, 262147}; /* around pieces of 1024 and 4096, 16 bits, a MiB of f32 */
+    const cd_hook_line *kept = &t->card->lines[CD_LAW_KEPT];
+    const size_t most = (size_t)t->several * 2 * (size_t)sizes[4];
+    double *out = malloc(2 * most * sizeof *out);
+    cddp_status status = CDDP_OK;
+    if (out == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for large buckets");
+    for (size_t d = 0; d < 4; d++)
+        for (size_t i = 0; i < (dtypes[d] == CDDP_F32 ? 5 : 3); i++) { /* what 16 bits cannot count, no dtype makes countable */
+            const bool owes = kept->case_count > kept->failed_count, is_both = dtypes[d] == CDDP_F32 && owes && i < 4;
+            large_case c = {trial_of(t, t->several, sends_at_once(t) || (owes && i >= 3) ? 1 : 2, dtypes[d]), {sizes[i], false, out}}, plain = c;
+            plain.large.out = out + most;
+            if (!(is_both && i == 3)) CD_TRY_OUT(try_large(t, &c, &plain, err));
+            c.large.is_sparse = plain.large.is_sparse = true;
+            c.trial.steps = plain.trial.steps = 4;
+            if (is_both) CD_TRY_OUT(try_large(t, &c, &plain, err));
+        }
+out:
+    free(out);
+    return status;
+}
+
 /* Options may be for some worlds only, as the size of a subgroup is. */
 static void take_worlds(battery *t)
 {
@@ -561,6 +689,7 @@ cddp_status cd_hook_battery_run(const cd_hook_subject *subject, cd_hook_card *ca
     for (size_t d = 0; d < 4; d++) CD_TRY_OUT(try_reducer(&t, usual, dtypes[d], err));
     for (size_t w = 0; w < WORLDS; w++)
         if (worlds[w] != usual && !is_skipped(&t, worlds[w])) CD_TRY_OUT(try_reducer(&t, worlds[w], CDDP_F32, err));
+    CD_TRY_OUT(try_sizes(&t, err));
     for (uint32_t ranks = 3; ranks <= 8; ranks += 5) {
         CD_TRY_OUT(try_range(&t, CDDP_F32, ranks, err));
         CD_TRY_OUT(try_range(&t, CDDP_F16, ranks, err));

@@ -28,6 +28,7 @@ typedef enum cd_hook_law {
     CD_LAW_NO_SYNC,   /* a gradient that came in parts is reduced as the whole */
     CD_LAW_UNUSED,    /* what has no gradient counts as zeros, and a bucket that is left out changes no other */
     CD_LAW_JOIN,      /* ranks without inputs count as ranks with zeros */
+    CD_LAW_LARGE,     /* a large bucket is treated as a small one (hook_large.h) */
     CD_LAW_BYTES,     /* no more bytes travel than the declared wire dtype takes */
     CD_LAW_COUNT
 } cd_hook_law;
@@ -47,6 +48,7 @@ typedef struct cd_hook_card {
     bool is_exact;         /* the pre-divided all-reduce, bit for bit, in every case */
     bool goes_apart;       /* it said that not all ranks would get the same */
     uint32_t refused;      /* CDDP_DTYPE_BIT of dtypes that the hook does not take */
+    int64_t too_large;     /* elements of the smallest bucket that it refused, of a dtype that it takes; 0: none */
     uint32_t skipped;      /* bit n: a world of n ranks, which the options are not for, as every rank says at creation */
     char skipped_because[280];
     cd_stated_law stated[CD_TRIAL_STATED_MAX]; /* (stated_count) laws of its own, and how often they were judged */

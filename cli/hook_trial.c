@@ -327,7 +327,7 @@ out:
 
 /* ---- the world ---- */
 
-static void take_ends(const cd_trial *t, const cddp_rank_result *results, cd_trial_result *result)
+void cd_trial_take_ends(const cd_trial *t, const cddp_rank_result *results, cd_trial_result *result)
 {
     uint32_t unsupported = 0, wrong = 0;
     for (uint32_t i = 0; i < t->ranks; i++) {
@@ -376,7 +376,7 @@ cddp_status cd_trial_run(const cd_trial *trial, cd_trial_result *result, cddp_er
     CD_TRY_OUT(cd_sim_create(&config, &sim, err));
     r->backend = cd_sim_backend(sim);
     CD_TRY_OUT(cd_sim_ops()->launch(sim, rank_program, r, ends, err));
-    take_ends(trial, ends, result);
+    cd_trial_take_ends(trial, ends, result);
 out:
     cd_sim_destroy(sim);
     free(r->rooms);

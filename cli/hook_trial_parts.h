@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the two ways to drive a trial share: hook_trial.c by hand, hook_ride.c through the reducer. And what listens to
+/* What the ways to drive a trial share: hook_trial.c by hand, hook_ride.c through the reducer, hook_large.c one large bucket. And what listens to
 ** the laws that a hook states meanwhile: hook_statements.c. */
 #pragma once
 #include "cddp/trace.h"
@@ -26,5 +26,7 @@ void cd_statements_init(cd_statements *statements, const cd_trial *trial, cd_tri
 
 /* What a rank's backward of a step brings for an element (of all parameters), when nothing is lacking. */
 double cd_trial_gradient(const cd_trial *trial, uint32_t rank, uint32_t step, int64_t element);
+/* How ranks ended: failure, refused, misconfigured. */
+void cd_trial_take_ends(const cd_trial *trial, const cddp_rank_result *ends, cd_trial_result *result);
 /* A rank's whole run under DDP. */
 cddp_status cd_trial_ride(const cd_trial *trial, cd_trial_result *result, cddp_group *group, cddp_error *err);

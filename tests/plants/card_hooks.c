@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Twenty broken communication hooks, each of which breaks one law of the report card (cddp-verify hook-conformance).
+/* Twenty-two broken communication hooks, each of which breaks one law of the report card (cddp-verify hook-conformance).
 **
 ** Written against the public ports alone, as a user would, and for f32 buckets on the host alone: every other bucket is
 ** refused. Where one needs lossiness to hide in, it sends half of what it has and owes the other half, which is then
@@ -25,6 +25,8 @@
 **     card_own_law      states a law that does not hold               stated
 **     card_hides        sends zeros for what is not finite            visible
 **     card_takes_any    takes the state of another model              foreign
+**     card_pieces       divides whole pieces of 1024 elements, and forgets what is left over    large
+**     card_index        looks up what it owes by an index of 16 bits  large
 */
 #include "tests/plants/card_hooks.h"
 
@@ -42,6 +44,7 @@ typedef struct card_state {
     float owed[SLOTS][NUMEL_MAX]; /* by parameter, or by bucket index */
     uint16_t half[SLOTS][NUMEL_MAX];
     uint64_t counter;
+    float *wide; /* what is owed of a parameter that is too large for the others */
     cddp_tensor last; /* the bucket before */
     bool has_last, accumulates;
     uint64_t model;
@@ -63,7 +66,11 @@ static cddp_status card_create(const cddp_hook_context *context, void **self, cd
 
 static void card_destroy(void *self)
 {
-    free(self);
+    card_state *s = self;
+    if (s != NULL) {
+        free(s->wide);
+    }
+    free(s);
 }
 
 static cddp_status take(const cddp_grad_bucket *bucket, float **flat, int64_t *numel, cddp_error *err)
@@ -444,6 +451,71 @@ static cddp_status run_hides(void *self, cddp_grad_bucket *bucket, cddp_group *g
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
 
+/* ---- large buckets ---- */
+
+static cddp_status take_any_size(const cddp_grad_bucket *bucket, float **flat, cddp_error *err)
+{
+    const cddp_tensor *b = &bucket->buffer;
+    if (b->dtype != CDDP_F32 || bucket->sparse != NULL || (b->device->flags & CDDP_DEVICE_HOST) == 0) {
+        return cddp_error_set(err, CDDP_E_UNSUPPORTED, "planted hooks take f32 buckets on the host");
+    }
+    *flat = (float *)b->storage + b->offset;
+    return CDDP_OK;
+}
+
+#define PIECE 1024
+
+/* A bucket that is shorter than a piece goes another way, so that only what is left over behind the last piece is forgotten. */
+static cddp_status run_pieces(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    const int64_t numel = cddp_tensor_numel(&bucket->buffer), n = cddp_group_size(group);
+    float *flat = NULL;
+    const cddp_status status = take_any_size(bucket, &flat, err);
+    (void)self;
+    if (status != CDDP_OK) {
+        return status;
+    }
+    if (numel < PIECE) {
+        return divide_and_sum(bucket, n, group, future, err);
+    }
+    for (int64_t piece = 0; piece < numel / PIECE; piece++) {
+        for (int64_t i = 0; i < PIECE; i++) {
+            flat[piece * PIECE + i] /= (float)n;
+        }
+    }
+    future->result = bucket->buffer;
+    return post_sum(bucket, &bucket->buffer, group, future, err);
+}
+
+/* Odd elements travel in even backwards, even ones in odd ones, and what does not travel is owed. */
+static cddp_status run_index(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+{
+    card_state *s = self;
+    float *all_of_it = NULL;
+    const cddp_status status = take_any_size(bucket, &all_of_it, err);
+    if (status != CDDP_OK) {
+        return status;
+    }
+    if (s->wide == NULL) {
+        s->wide = calloc(UINT16_MAX + 1, sizeof *s->wide);
+    }
+    if (s->wide == NULL) {
+        return cddp_error_set(err, CDDP_E_NOMEM, "no memory for a planted hook");
+    }
+    for (uint32_t k = 0; k < bucket->parameter_count; k++) {
+        float *flat = all_of_it + bucket->offsets[k];
+        float *owed = bucket->lengths[k] <= NUMEL_MAX ? s->owed[bucket->parameter_ids[k] % SLOTS] : s->wide;
+        for (int64_t i = 0; i < bucket->lengths[k]; i++) {
+            const float all = flat[i] + owed[(uint16_t)i];
+            const bool goes = (uint64_t)i % 2 != s->counter % 2;
+            flat[i] = goes ? all : 0.0f;
+            owed[(uint16_t)i] = goes ? 0.0f : all;
+        }
+    }
+    s->counter += bucket->is_last;
+    return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
+}
+
 /* ---- states ---- */
 
 static cddp_status card_save(void *self, const cddp_state_writer *writer, cddp_error *err)
@@ -505,12 +577,14 @@ CARD(by_shape, run_by_shape, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
 CARD(grows, run_grows, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
 CARD(own_law, run_own_law, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(hides, run_hides, CDDP_HOOK_LOSSY, .wire_dtype = 0);
+CARD(pieces, run_pieces, CDDP_HOOK_LOSSY, .wire_dtype = 0);
+CARD(index, run_index, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
 CARD(takes_any, run_halves, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, .save = card_save, .load = card_load_any);
 
 const cddp_hook *const card_hooks[] = {&card_half_sum, &card_divisor, &card_no_op, &card_seed, &card_by_index, &card_forgets, &card_last,
                                        &card_wrong_place, &card_late, &card_by_rank, &card_lies, &card_skips_zeros, &card_all_buckets,
                                        &card_begins_anew, &card_stale, &card_by_shape, &card_grows, &card_own_law,
-                                       &card_takes_any, &card_hides, NULL};
+                                       &card_takes_any, &card_hides, &card_pieces, &card_index, NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
 const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin), .abi = CDDP_PLUGIN_ABI, .name = "card_plants", .version = "1",

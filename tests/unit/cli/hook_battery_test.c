@@ -59,6 +59,8 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
         assert_int_equal(card.lines[CD_LAW_VISIBLE].case_count, 2);
         assert_true(card.lines[CD_LAW_FOREIGN].case_count == 5 || !cases[i].owes);
         assert_int_equal(card.lines[CD_LAW_STATED].case_count > 40, cases[i].states);
+        assert_int_equal(card.lines[CD_LAW_LARGE].case_count, cases[i].owes ? 17 : 14); /* with few elements, too, whoever owes */
+        assert_int_equal(card.too_large, 0);
         assert_true(card.lines[CD_LAW_ARRIVES].case_count == 21); /* all backwards together, and of ten each in two buckets */
         assert_true(card.lines[CD_LAW_RUNS].case_count >= 40);
         assert_true(card.lines[CD_LAW_BYTES].case_count >= 41); /* every world and the long run */
@@ -115,6 +117,7 @@ TEST(hook_battery, each_planted_mistake_breaks_the_law_it_is_about)
         {CD_LAW_ARRIVES, "alone brought into bucket 1"}, {CD_LAW_ARRIVES, "as much came out"},
         {CD_LAW_KEPT, "sends no more"},               {CD_LAW_STATED, "gradient = sent"},
         {CD_LAW_FOREIGN, "compare model_digest"},     {CD_LAW_VISIBLE, "nothing but finite numbers"},
+        {CD_LAW_LARGE, "a bucket of 1025 elements: of element 1024"}, {CD_LAW_LARGE, "a bucket of 65537 elements: of element 0 "},
     };
     for (size_t i = 0; card_hooks[i] != NULL; i++) {
         cd_hook_card card = judged(card_hooks[i], NULL, NULL);
