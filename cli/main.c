@@ -7,9 +7,9 @@
 ** Not here: the commands (cmd_*.c). */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/command.h"
+#include "cli/leave.h"
 #include "cli/plugins.h"
 #include "core/base/error.h"
-#include "core/base/os.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -51,16 +51,6 @@ static cd_origin find_origin(char **argv)
     return (cd_origin){argv, hub, number % CD_ORIGIN_RUNS, number / CD_ORIGIN_RUNS, NULL};
 }
 
-/* A plugin may end the program behind our back, and with 0, which is read as a verdict: only main leaves with one. */
-static bool has_verdict;
-
-static void refuse_to_leave(void)
-{
-    static const char words[] = "cddp-verify: a plugin ended the program: there is no verdict\n";
-    if (has_verdict) return;
-    _exit(cd_os_write_all(STDERR_FILENO, words, sizeof words - 1, NULL) == CDDP_OK ? CD_EXIT_USAGE : CD_EXIT_ENVIRONMENT);
-}
-
 int main(int argc, char **argv)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -71,7 +61,7 @@ int main(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN);
     int exit_code = CD_EXIT_USAGE;
     cddp_status status = cd_args_parse(&args, argc - 1, argv + 1, &err);
-    if (status == CDDP_OK && cd_args_has(&args, CD_OPTION_plugin)) atexit(refuse_to_leave);
+    if (status == CDDP_OK && cd_args_has(&args, CD_OPTION_plugin)) cd_leave_begin();
     if (status != CDDP_OK || prepare(&cli, &err) != CDDP_OK)
         exit_code = cd_cli_fail(&cli, &err);
     else if (cd_args_has(&args, CD_OPTION_help))
@@ -83,6 +73,6 @@ int main(int argc, char **argv)
     cddp_registry_destroy(cli.registry);
     cd_plugins_close(cli.plugins);
     cd_args_fini(&args);
-    has_verdict = true;
+    cd_leave_end();
     return exit_code;
 }

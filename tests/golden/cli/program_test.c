@@ -492,17 +492,25 @@ TEST(program, a_plugin_that_leaves_with_0_does_not_speak_for_the_program)
 {
     cd_program p;
     program_open(&p);
-    program_write(&p, "a.toml", "schema = 1\ntitle = \"a\"\n[hook]\nname = \"leave\"\n");
-    program_run(&p, "\"$T/a.toml\" --plugin " CRASH_PLUGIN);
-    assert_int_equal(p.exit_code, 2);
-    assert_contains(p.err, "a plugin ended the program: there is no verdict");
-    program_run(&p, "hook-conformance leave --plugin " CRASH_PLUGIN);
-    assert_int_equal(p.exit_code, 2);
     program_write(&p, "b.toml", "schema = 1\ntitle = \"b\"\n");
-    program_run(&p, "\"$T\" --jobs 2 -k --plugin " CRASH_PLUGIN);
-    assert_int_equal(p.exit_code, 2);
-    assert_contains(p.out, "without a result");
-    assert_contains(p.out, "1 of 2 verified, 1 with errors");
+    static const char *const hooks[] = {"leave", "leave_now", "leave_at_once", "leave_quickly"};
+    for (size_t i = 0; i < sizeof hooks / sizeof hooks[0]; i++) {
+        char text[1024];
+        cd_test_row("%s", hooks[i]);
+        snprintf(text, sizeof text, "schema = 1\ntitle = \"a\"\n[hook]\nname = \"%s\"\n", hooks[i]);
+        program_write(&p, "a.toml", text);
+        program_run(&p, "\"$T/a.toml\" --plugin " CRASH_PLUGIN);
+        assert_int_equal(p.exit_code, 2);
+        assert_contains(p.err, "a plugin ended the program: there is no verdict");
+        snprintf(text, sizeof text, "hook-conformance %s --plugin " CRASH_PLUGIN, hooks[i]);
+        program_run(&p, text);
+        assert_int_equal(p.exit_code, 2);
+        assert_contains(p.err, "a plugin ended the program: there is no verdict");
+        program_run(&p, "\"$T\" --jobs 2 -k --plugin " CRASH_PLUGIN);
+        assert_int_equal(p.exit_code, 2);
+        assert_contains(p.out, "without a result");
+        assert_contains(p.out, "1 of 2 verified, 1 with errors");
+    }
     program_close(&p);
 }
 
