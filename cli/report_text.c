@@ -174,6 +174,7 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
     if (report->verbose) put_exercises(text, result);
     /* What was refused before anything ran has no facts, and nothing to reproduce. */
     const bool was_refused = result->event_count == 0 && (result->exit_code == CD_EXIT_USAGE || result->exit_code == CD_EXIT_ENVIRONMENT);
+    put_line(text, "unjudged", result->unjudged);
     if (result->judged && !was_refused) put_facts(text, report, result);
     if (!was_refused && (result->exit_code != CD_EXIT_VERIFIED || result->finding_count > 0))
         put_pasteable(text, "reproduce", result->reproduce);

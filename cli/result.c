@@ -23,6 +23,7 @@ void cd_result_init(cd_result *result)
                           .schedule = "",
                           .reproduce = "",
                           .shrink = "",
+                          .unjudged = "",
                           .exit_code = CD_EXIT_INCONCLUSIVE};
     cd_arena_init(&result->arena, NULL, 16384);
 }

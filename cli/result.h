@@ -30,6 +30,7 @@ typedef struct cd_result {
     const char *reason;  /* why it is not verified */
     const char *details; /* several lines: the mistakes of a scenario file; "" */
     const char *backend, *schedule, *reproduce;
+    const char *unjudged; /* what nothing here could judge, and why; "" */
     const char *shrink; /* the line that makes the failure small; "" where nothing can */
     int exit_code;
     bool as_expected; /* there are findings or errors, and the scenario expects them */

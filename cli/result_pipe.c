@@ -101,7 +101,7 @@ static void visit_lists(codec *c, cd_result *r)
 static void visit(codec *c, cd_result *r)
 {
     const char **const texts[] = {&r->source,  &r->title,   &r->verdict,  &r->summary,  &r->reason,
-                                  &r->details, &r->backend, &r->schedule, &r->reproduce, &r->shrink};
+                                  &r->details, &r->backend, &r->schedule, &r->reproduce, &r->shrink, &r->unjudged};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) visit_text(c, texts[i]);
     visit_bytes(c, &r->exit_code, sizeof r->exit_code);
     visit_bytes(c, &r->as_expected, sizeof r->as_expected);

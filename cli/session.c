@@ -12,6 +12,8 @@
 #include "cli/variants.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "core/hooks/hook.h"
+#include "core/run/chosen_hook.h"
 #include "core/run/names.h"
 #include "scenarios/reader/reader.h"
 
@@ -195,8 +197,49 @@ static cddp_status end_recording(const cd_session *session, const cd_compose *co
 
 /* ---- the run ---- */
 
+/* A hook from outside that calls itself lossy is judged by its law; whether it states one is seen only here. */
+typedef struct law_counter {
+    cddp_trace_sink sink;
+    cd_chosen_hook chosen;
+    const char *hook; /* NULL: there is none of that kind */
+    uint64_t stated, called;
+} law_counter;
+
+static void count_laws(void *self, const cddp_event *event)
+{
+    law_counter *c = self;
+    c->stated += event->kind == CDDP_EV_hook_law;
+    c->called += event->kind == CDDP_EV_hook_done;
+}
+
+static bool has_law_of_its_own(const cd_session *session, const char *name)
+{
+    const cddp_hook *hook = name != NULL && cd_hook_find(name) == NULL ? cddp_registry_find_hook(session->cli->registry, name) : NULL;
+    return hook != NULL && (hook->flags & CDDP_HOOK_LOSSY) != 0 &&
+           (hook->flags & (CDDP_HOOK_NO_COMM | CDDP_HOOK_CASTS_FIRST | CDDP_HOOK_ROUNDED_ONCE)) == 0;
+}
+
+static void law_counter_init(law_counter *c, const cd_session *session, const cddp_plan *plan)
+{
+    *c = (law_counter){.sink = {sizeof c->sink, CDDP_TRACE_ABI, c, count_laws, NULL}};
+    cd_choose_hook(&plan->settings, &c->chosen);
+    c->hook = has_law_of_its_own(session, c->chosen.name) ? c->chosen.name : NULL; /* a wrapper states one */
+}
+
+static void tell_unjudged(const law_counter *c, cd_result *result)
+{
+    char words[400];
+    if (c->hook == NULL || c->stated > 0 || c->called == 0) return;
+    snprintf(words, sizeof words,
+             "what hook %.80s makes of gradients: it calls itself lossy and stated no law (cddp_tracer_law), so that only what all ranks "
+             "must have alike was judged, not whether it is right; \"cddp-verify hook-conformance\" tries it",
+             c->hook);
+    result->unjudged = cd_result_copy(result, words);
+}
+
 typedef struct run_sinks {
-    const cddp_trace_sink *list[6];
+    law_counter laws;
+    const cddp_trace_sink *list[7];
     size_t count;
     cd_recorder recorder;
     cd_finals finals;
@@ -205,6 +248,8 @@ typedef struct run_sinks {
 static void add_sinks(const cd_session *session, const cd_compose *compose, const cddp_plan *plan, run_sinks *sinks)
 {
     cd_recorder_init(&sinks->recorder);
+    law_counter_init(&sinks->laws, session, plan);
+    if (sinks->laws.hook != NULL) sinks->list[sinks->count++] = &sinks->laws.sink;
     if (plan->expect.same_with.count > 0) sinks->list[sinks->count++] = &sinks->finals.sink;
     sinks->list[sinks->count++] = &sinks->recorder.sink;
     if (!cd_compose_has_processes(compose)) sinks->list[sinks->count++] = cd_interrupt_sink();
@@ -262,6 +307,7 @@ static cddp_status run_composed(const cd_session *session, const cddp_plan *plan
     run.oracle_apart = session->oracle_apart;
     CD_TRY_OUT(cddp_run(&run, &verdict, err));
     CD_TRY_OUT(cd_result_take_verdict(result, verdict, err));
+    tell_unjudged(&sinks->laws, result);
     take_schedule(result, compose);
     describe_reproduction(session, result, true);
     take_context(result, &sinks->recorder);

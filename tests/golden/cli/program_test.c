@@ -514,6 +514,35 @@ TEST(program, a_plugin_that_leaves_with_0_does_not_speak_for_the_program)
     program_close(&p);
 }
 
+/* "verified" must not be read as a word about values that nothing could judge. */
+TEST(program, a_lossy_hook_that_states_no_law_is_told_as_unjudged)
+{
+    cd_program p;
+    program_open(&p);
+    static const char *const unjudged = "what hook lawless makes of gradients";
+    program_write(&p, "a.toml", "schema = 1\ntitle = \"a\"\n[hook]\nname = \"lawless\"\n");
+    program_write(&p, "b.toml", "schema = 1\ntitle = \"b\"\n");
+    program_run(&p, "\"$T/a.toml\" --plugin " CRASH_PLUGIN);
+    assert_int_equal(p.exit_code, 0);
+    assert_contains(p.out, "unjudged");
+    assert_contains(p.out, unjudged);
+    program_run(&p, "\"$T/b.toml\" --set ddp.comm_hook=lawless --format json --plugin " CRASH_PLUGIN);
+    assert_int_equal(p.exit_code, 0);
+    assert_contains(p.out, unjudged);
+    program_run(&p, "\"$T/a.toml\" \"$T/b.toml\" --jobs 2 -v --plugin " CRASH_PLUGIN); /* through a worker's pipe */
+    assert_contains(p.out, unjudged);
+    static const char *const judged[] = {"lawful", "topk:k=2", "fp16", "noop", "no", "powersgd"};
+    for (size_t i = 0; i < sizeof judged / sizeof judged[0]; i++) {
+        char line[1024];
+        cd_test_row("%s", judged[i]);
+        snprintf(line, sizeof line, "\"$T/b.toml\" --set ddp.comm_hook=%s --plugin " CRASH_PLUGIN, judged[i]);
+        program_run(&p, line);
+        assert_null(strstr(p.out, "unjudged"));
+        assert_contains(p.out, "b.toml");
+    }
+    program_close(&p);
+}
+
 TEST(program, plugins_appear_in_the_lists)
 {
     cd_program p;
@@ -871,7 +900,7 @@ TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
           ROW(program, the_first_failure_ends_a_run_unless_told_to_keep_going),
           ROW(program, what_a_missing_plugin_would_bring_is_skipped_where_nobody_named_it),
           ROW(program, a_worker_that_crashes_is_a_result_and_harms_no_other), ROW(program, a_plugin_that_leaves_with_0_does_not_speak_for_the_program),
-          ROW(program, plugins_appear_in_the_lists),
+          ROW(program, a_lossy_hook_that_states_no_law_is_told_as_unjudged), ROW(program, plugins_appear_in_the_lists),
           ROW(program, progress_is_shown_on_terminals_only), ROW(program, two_programs_append_to_one_store),
           ROW(program, a_stored_run_is_reported_and_judged_again),
           ROW(program, bad_stores_get_one_sentence_and_are_left_alone), ROW(program, the_line_that_reproduces_does),
