@@ -224,6 +224,28 @@ static bool is_ratio(const context *x, size_t support_min, bool closed_only)
     return settle(x, CD_SHAPE_RATIO, "ratio %.9g on every element", ratio);
 }
 
+/* One contribution that explains it names the culprit. Where more than one does, because they are alike or because what rounding
+** leaves is wider than what tells them apart, naming the first would blame an innocent. */
+static bool is_one_contribution(const context *x, double sign, bool per_micro, cd_shape shape, const char *words)
+{
+    const cd_locals *l = x->s->locals;
+    uint32_t fits = 0, rank = 0, micro = 0;
+    for (uint32_t r = 0; r < l->rank_count; r++)
+        for (uint32_t m = 0; m < (per_micro ? l->micro_count : 1); m++) {
+            if (!fits_selection(x, &(selection){r, per_micro ? (int64_t)(l->micro_first + m) : -1, sign})) continue;
+            if (fits++ > 0) continue;
+            rank = r;
+            micro = l->micro_first + m;
+        }
+    if (fits == 0) return false;
+    char which[64];
+    if (per_micro) snprintf(which, sizeof which, "micro-step %u of rank %u", micro, rank);
+    else snprintf(which, sizeof which, "the contribution of rank %u", rank);
+    if (fits == 1) return settle(x, shape, "%s %s", words, which);
+    const char *one = fits == 2 ? " that explains" : "s that explain";
+    return settle(x, shape, "%s %s, or %u other%s it as well", words, which, fits - 1, one);
+}
+
 static bool is_missing_or_doubled(const context *x)
 {
     const cd_locals *l = x->s->locals;
@@ -234,13 +256,8 @@ static bool is_missing_or_doubled(const context *x)
         for (uint32_t m = l->micro_first; l->micro_count > 1 && m < l->micro_first + l->micro_count; m++)
             if (fits_selection(x, &(selection){-1, m, sign}))
                 return settle(x, shape, "%s micro-step %u of all ranks", words, m);
-        for (uint32_t r = 0; r < l->rank_count; r++)
-            if (fits_selection(x, &(selection){r, -1, sign}))
-                return settle(x, shape, "%s the contribution of rank %u", words, r);
-        for (uint32_t r = 0; l->micro_count > 1 && r < l->rank_count; r++)
-            for (uint32_t m = l->micro_first; m < l->micro_first + l->micro_count; m++)
-                if (fits_selection(x, &(selection){r, m, sign}))
-                    return settle(x, shape, "%s micro-step %u of rank %u", words, m, r);
+        if (is_one_contribution(x, sign, false, shape, words)) return true;
+        if (l->micro_count > 1 && is_one_contribution(x, sign, true, shape, words)) return true;
     }
     return false;
 }

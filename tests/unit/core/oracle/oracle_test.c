@@ -9,6 +9,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/oracle/explain.h"
 #include "core/tensor/cpu.h"
 #include "core/trace/codes.h"
 #include "core/trace/sink.h"
@@ -548,6 +549,41 @@ TEST(oracle, survives_every_failing_allocation)
     assert_true(cd_test_oom_loop(judge_with, &s) > 12);
 }
 
+/* Four ranks, of which 1 and 3 contribute the same; the mean lacks one of them, or rank 2. */
+TEST(oracle, contributions_that_explain_an_error_alike_are_counted)
+{
+    (void)state;
+    static const double parts[4][3] = {{1, 2, 4}, {8, -16, 32}, {64, 128, -256}, {8, -16, 32}};
+    static const struct {
+        uint32_t lost;
+        const char *words;
+    } cases[] = {{3, "missing the contribution of rank 1, or 1 other that explains it as well"},
+                 {2, "missing the contribution of rank 2"}};
+    const size_t offsets[] = {0, 3};
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        double expected[3] = {0}, actual[3];
+        cd_locals locals = {.rank_count = 4, .micro_count = 1, .parameter_count = 1, .numel = 3, .offsets = offsets};
+        cddp_error err = CDDP_ERROR_INIT;
+        assert_ok(cd_locals_init(&locals, &err), &err);
+        for (uint32_t r = 0; r < 4; r++)
+            for (size_t i = 0; i < 3; i++) {
+                cd_locals_get(&locals, r, 0, 0)[i] = parts[r][i];
+                *cd_locals_presence(&locals, r, 0, 0) = true;
+                expected[i] += parts[r][i] / 4;
+            }
+        cd_locals_close(&locals);
+        for (size_t i = 0; i < 3; i++) actual[i] = expected[i] - parts[cases[k].lost][i] / 4;
+        cd_comparison c = {.numel = 3, .bad = 3};
+        const cd_suspect suspect = {
+            .expected = expected, .actual = actual, .locals = &locals, .divisor = 4, .dtype = CDDP_F32};
+        cd_explain(&c, &suspect);
+        cd_test_row("rank %u lost: %s", cases[k].lost, c.words);
+        assert_int_equal(c.shape, CD_SHAPE_MISSING);
+        assert_string_equal(c.words, cases[k].words);
+        cd_locals_fini(&locals);
+    }
+}
+
 TEST_MAIN(ROW(oracle, each_planted_error_is_named_for_what_it_is), ROW(oracle, a_right_run_is_silent_on_every_link),
           ROW(oracle, one_ulp_beside_an_exact_sum_is_seen_and_a_bounded_one_is_not),
-          ROW(oracle, survives_every_failing_allocation))
+          ROW(oracle, contributions_that_explain_an_error_alike_are_counted), ROW(oracle, survives_every_failing_allocation))
