@@ -4,7 +4,8 @@
 ** Judged from   a ledger per rank and parameter:
 **     O1  a parameter is marked ready at most once between two preparations (ERR-03), a bucket launched at most once
 **     O2  an optimizer steps on a parameter only when every contribution since its last reduction was reduced: after a
-**         grad_local comes a grad_final, or (optimizer in backward) the bucket's completion
+**         grad_local comes a grad_final, or (optimizer in backward) the bucket's completion. Nor does it pass over one
+**         whose contributions were not reduced and are still there
 **     O3  contributions within a step accumulate: their number falls only after the program dropped gradients
 **     O4  compare events whose shape is a missing or doubled contribution
 ** Exercised     an optimizer stepped on a parameter whose contributions had all been reduced.
@@ -42,6 +43,7 @@ typedef struct unreduced {
     int64_t param, ranks_count, tensors;
     uint64_t mask, sequence, local_sequence;
     uint32_t rank, pending_step, pending_micro;
+    bool is_passed_over; /* an optimizer in backward: nothing came to step on */
     char why[160];
 } unreduced;
 
@@ -189,12 +191,13 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
 static void take_touch(state *s, const cddp_event *e)
 {
     const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
-    ledger *l = t->touched && t->param >= 0 ? cd_table_find(&s->ledgers, CD_KEY(e->rank, t->param)) : NULL;
+    ledger *l = t->param >= 0 ? cd_table_find(&s->ledgers, CD_KEY(e->rank, t->param)) : NULL;
     if (l == NULL || !l->has_local) return;
     const cd_place *place = cd_layouts_find(&s->layouts, e->rank, t->param);
     const bucket_facts *b = place != NULL ? cd_table_find(&s->buckets, CD_KEY(e->rank, place->bucket)) : NULL;
     const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
-    bool in_backward = r->is_prepared && b != NULL && b->is_done && b->done_sequence > l->local_sequence &&
+    if (!t->touched && (l->pending == 0 || l->zero_epoch != r->zero_epoch || l->pending_step != e->step)) return;
+    bool in_backward = t->touched && r->is_prepared && b != NULL && b->is_done && b->done_sequence > l->local_sequence &&
                        l->final_sequence < l->local_sequence;
     if (l->pending == 0 || in_backward) {
         l->pending = 0;
@@ -213,6 +216,7 @@ static void take_touch(state *s, const cddp_event *e)
         u->local_sequence = l->local_sequence;
         u->pending_step = l->pending_step;
         u->pending_micro = l->pending_micro;
+        u->is_passed_over = !t->touched;
         explain(s, e, l, u);
     }
 }
@@ -287,7 +291,8 @@ static void report_unreduced(state *s, int64_t step, const unreduced *u)
     if (u->ranks_count > 1) f.rank = -1;
     if (place != NULL) f.bucket = (int32_t)place->bucket;
     cd_mask_print(u->mask, (uint32_t)u->ranks_count, who, sizeof who);
-    CD_SAY(f.title, "%s: the optimizer steps on a local gradient of %s%s", who, f.parameter,
+    CD_SAY(f.title, "%s: the optimizer %s of %s%s", who,
+           u->is_passed_over ? "passes over the gradient" : "steps on a local gradient", f.parameter,
            cd_scribe_get_count(&s->scribe, (uint64_t)u->tensors, "tensors"));
     CD_SAY(f.expected, "reduced: the contribution of step %u micro-step %u, averaged over the group", u->pending_step,
            u->pending_micro);

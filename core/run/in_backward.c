@@ -106,7 +106,7 @@ static cddp_status step_parameter(void *context, size_t variable, cddp_grad *gra
     begin_optimizer(t, optimizer);
     cd_optimizer_set_lr(o->optimizer, cd_replica_lr(t->replica, optimizer, t->step));
     CD_TRY(cd_optimizer_step_parameter(o->optimizer, position, err));
-    CD_TRY(cd_trainer_tell_touch(t, optimizer, position, err));
+    CD_TRY(cd_trainer_tell_touch(t, optimizer, position, true, err));
     grad->value = queued;
     return CDDP_OK;
 }
@@ -213,7 +213,7 @@ cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, uint32_t due, cddp_er
         for (size_t k = 0; k < o->count; k++) {
             if (o->has_stepped && !o->has_touched[k] && !is_elsewhere(t, o, k)) {
                 CD_TRY(cd_optimizer_state_begin(o->optimizer, k, err));
-                CD_TRY(cd_trainer_tell_touch(t, i, k, err));
+                CD_TRY(cd_trainer_tell_touch(t, i, k, false, err)); /* its bucket was not averaged */
             }
             o->has_touched[k] = false;
         }

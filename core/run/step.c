@@ -242,7 +242,7 @@ void cd_trainer_tell_step(cd_trainer *t, size_t optimizer, const cd_trainer_deci
             .norm = cd_f64_bits(decision->norm), .unscaled_before_clip = t->settings.clip.place != 2);
 }
 
-cddp_status cd_trainer_tell_touch(cd_trainer *t, size_t optimizer, size_t position, cddp_error *err)
+cddp_status cd_trainer_tell_touch(cd_trainer *t, size_t optimizer, size_t position, bool touched, cddp_error *err)
 {
     const cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
     uint64_t digest = 0;
@@ -252,8 +252,7 @@ cddp_status cd_trainer_tell_touch(cd_trainer *t, size_t optimizer, size_t positi
     }
     CD_TRY(cd_optimizer_state_digest(o->optimizer, (size_t)held, &digest, err));
     CD_EMIT(t->tracer, optimizer_touch, NULL, .optimizer = (int64_t)optimizer,
-            .param = t->variables[o->ordinals[position]], .touched = o->grads[position]->kind != CDDP_GRAD_UNDEFINED,
-            .state = (int64_t)digest);
+            .param = t->variables[o->ordinals[position]], .touched = touched, .state = (int64_t)digest);
     return CDDP_OK;
 }
 
@@ -273,7 +272,7 @@ static cddp_status step_optimizer(cd_trainer *t, size_t index, const update *u, 
     }
     CD_TRY(cd_optimizer_step(o->optimizer, err));
     for (size_t k = 0; k < o->count; k++) {
-        CD_TRY(cd_trainer_tell_touch(t, index, k, err));
+        CD_TRY(cd_trainer_tell_touch(t, index, k, o->grads[k]->kind != CDDP_GRAD_UNDEFINED, err));
     }
     if (o->shard != NULL) {
         CD_TRY(cd_shard_exchange(o->shard, t->group, err));

@@ -158,7 +158,8 @@ typedef struct cd_trainer_decision {
 } cd_trainer_decision;
 void cd_trainer_tell_step(cd_trainer *t, size_t optimizer, const cd_trainer_decision *decision);
 /* position: of the parameter in the optimizer. */
-cddp_status cd_trainer_tell_touch(cd_trainer *t, size_t optimizer, size_t position, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_trainer_tell_touch(cd_trainer *t, size_t optimizer, size_t position, bool touched,
+                                  cddp_error *err) CDDP_MUST_CHECK;
 
 /* clipping.c: See Note [Whose norm] */
 cddp_status cd_trainer_open_clipping(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
