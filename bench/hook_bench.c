@@ -3,9 +3,10 @@
 ** kernels against a plain addition. Every pair is measured in the same rounds, by the processor's clock; quote the ratios. A window is
 ** four micro-steps, from bins or gradients without anything in them.
 **
-**     hook_bench [--limits] [--rounds N] [--isa portable|avx2|avx512] [--mib N | --kib N | --list NAME]
+**     hook_bench [--limits] [--rounds N] [--isa portable|avx2|avx512] [--mib N | --kib N | --sweep | --list NAME]
 **
 **     --mib, --kib    arrays of so many MiB or KiB of f32
+**     --sweep         accumulation alone, a line for each size from 1 KiB to 100 MiB; takes minutes
 **     --list          resnet50, tiny or mlp: additions go gradient by gradient, each into bins of its own, as in a backward
 **
 ** With --limits a ratio above its limit ends with 1. --isa: the kernel that accumulates, where it is not to be the fastest.
@@ -13,6 +14,11 @@
 ** What an exact accumulation can cost: it reads 4 bytes of f32 and reads and writes 8 of f64, a plain addition reads 8 and writes 4.
 ** Where bandwidth decides that is 20/12 = 1.67. Between, where the 8 bytes per element of one still fit a cache and the 12 of the other
 ** do not, the ratio is that of two levels of memory.
+**
+** The plain addition is what the compiler makes of the loop for any processor of the architecture, without a call per array; the wide one
+** is the same loop in AVX2, where there is that. Arrays lie at
+** different places of their pages: where one is written a little ahead, modulo a page, of where the other is read, processors take the one for
+** the other, and a plain addition takes five times as long (malloc places arrays of 16 KiB so).
 */
 #define _POSIX_C_SOURCE 200809L
 #include "bench/list.h"
@@ -29,9 +35,11 @@
 #define ROUNDS_MAX 101
 #define WINDOW 4 /* micro-steps */
 #define LEAST_NS 200e3 /* of one measurement: reading the clock takes less than a hundredth of it */
+#define PAGE ((size_t)4096)
 
 typedef struct arrays {
     size_t numel;
+    char *all; /* x, y and half */
     float *x, *y;
     uint16_t *half;
     int32_t *rows;
@@ -47,15 +55,23 @@ static void to_f16(arrays *a) { cd_convert_f32_to_f16(a->half, a->x, a->numel); 
 static void from_f16(arrays *a) { cd_convert_f16_to_f32(a->y, a->half, a->numel); }
 static void to_bf16(arrays *a) { cd_convert_f32_to_bf16(a->half, a->x, a->numel); }
 static void from_bf16(arrays *a) { cd_convert_bf16_to_f32(a->y, a->half, a->numel); }
-static void plain_add(arrays *a)
-{
-    float *restrict y = a->y;
-    const float *restrict x = a->x;
-    for (size_t p = 0; p < a->gradients.count; p++) {
-        for (int64_t i = 0; i < a->gradients.numel[p]; i++) y[i] += x[i];
-        x += a->gradients.numel[p], y += a->gradients.numel[p];
+#define PLAIN_ADD(name, attributes)                                                                                    \
+    attributes static void name(arrays *a)                                                                             \
+    {                                                                                                                  \
+        float *restrict y = a->y;                                                                                      \
+        const float *restrict x = a->x;                                                                                \
+        for (size_t p = 0; p < a->gradients.count; p++) {                                                              \
+            for (int64_t i = 0; i < a->gradients.numel[p]; i++) y[i] += x[i];                                          \
+            x += a->gradients.numel[p], y += a->gradients.numel[p];                                                    \
+        }                                                                                                              \
     }
-}
+PLAIN_ADD(plain_add, )
+#if defined(__GNUC__) && defined(__x86_64__)
+PLAIN_ADD(wide_add_avx2, __attribute__((target("avx2"))))
+static void wide_add(arrays *a) { (cd_isa_is_available(CD_ISA_AVX2) ? wide_add_avx2 : plain_add)(a); }
+#else
+static void wide_add(arrays *a) { plain_add(a); }
+#endif
 static void bins_add(arrays *a)
 {
     const float *x = a->x;
@@ -107,8 +123,13 @@ static phase phases[] = {
     {"bins: find the span", bins_span, 6, 0, 1, {0}},
     {"bins: encode", bins_encode, 6, 0, 1, {0}},
     {"bins: decode", bins_decode, 6, 0, 1, {0}},
+    {"wide addition", wide_add, 6, 0, 1, {0}},
 };
 #define PHASES (sizeof phases / sizeof phases[0])
+
+/* What --sweep measures. */
+static const bool is_accumulation[PHASES] = {[6] = true, [7] = true, [8] = true, [9] = true, [13] = true};
+static const size_t sweep_kib[] = {1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096, 16384, 24576, 32768, 40960, 65536, 102400};
 
 static double processor_ns(void)
 {
@@ -125,12 +146,15 @@ static double run(const phase *p, arrays *a)
 }
 
 /* Every phase runs until its own arrays are in the caches, or it is itself to blame, and often enough for the clock. */
-static void measure(arrays *a, int rounds)
+static void measure(arrays *a, int rounds, bool is_sweep)
 {
-    for (size_t i = 0; i < PHASES; i++)
-        while (run(&phases[i], a) * phases[i].repeats < LEAST_NS) phases[i].repeats *= 2;
+    for (size_t i = 0; i < PHASES; i++) {
+        phases[i].repeats = 1;
+        while ((!is_sweep || is_accumulation[i]) && run(&phases[i], a) * phases[i].repeats < LEAST_NS) phases[i].repeats *= 2;
+    }
     for (int r = 0; r < rounds; r++)
         for (size_t i = 0; i < PHASES; i++) {
+            if (is_sweep && !is_accumulation[i]) continue;
             for (int w = 0; w < 8; w++) (void)run(&phases[i], a);
             phases[i].times[r] = run(&phases[i], a);
         }
@@ -154,39 +178,105 @@ static void fill(arrays *a)
     }
 }
 
+static double ratio_of(const phase *p, int rounds) { return best(p, rounds) / best(&phases[p->against], rounds); }
+
+static bool is_above(const phase *p, int rounds) { return p->limit > 0 && ratio_of(p, rounds) > p->limit; }
+
+static int print_line(size_t kib, int rounds)
+{
+    int above = 0;
+    printf("%7zu KiB", kib);
+    for (size_t i = 0; i < PHASES; i++) {
+        if (!is_accumulation[i]) continue;
+        if (phases[i].against < 0) printf("   %s %.3f us", phases[i].name, best(&phases[i], rounds) * 1e-3);
+        else printf(", %s %.2f of a %s%s", phases[i].name, ratio_of(&phases[i], rounds), phases[phases[i].against].name, is_above(&phases[i], rounds) ? " (too slow)" : "");
+        above += phases[i].against >= 0 && is_above(&phases[i], rounds);
+    }
+    printf("\n");
+    fflush(stdout);
+    return above;
+}
+
 /* The number of ratios above their limits. */
 static int print(int rounds)
 {
     int above = 0;
     for (size_t i = 0; i < PHASES; i++) {
         const phase *p = &phases[i];
-        double time = best(p, rounds), ratio = p->against >= 0 ? time / best(&phases[p->against], rounds) : 0;
-        printf("  %-26s %9.3f us", p->name, time * 1e-3);
-        if (p->against >= 0) printf("   %.2f times %s", ratio, phases[p->against].name);
+        printf("  %-26s %9.3f us", p->name, best(p, rounds) * 1e-3);
+        if (p->against >= 0) printf("   %.2f times %s", ratio_of(p, rounds), phases[p->against].name);
         if (p->limit > 0) printf("; the limit is %.0f", p->limit);
-        if (p->limit > 0 && ratio > p->limit) printf(": too slow"), above++;
+        if (is_above(p, rounds)) printf(": too slow"), above++;
         printf("\n");
     }
     return above;
 }
 
-static bool create(arrays *a)
+/* Whole pages, and so much that three arrays begin at a third of a page each. */
+static size_t room_for(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE + PAGE / 64 * 21; }
+
+static bool create(arrays *a, const bench_list *gradients, cd_isa isa)
 {
     cddp_error err = CDDP_ERROR_INIT;
     size_t numel = 0;
+    *a = (arrays){.gradients = *gradients};
     for (size_t p = 0; p < a->gradients.count; p++) numel += (size_t)a->gradients.numel[p];
+    const size_t room = room_for(numel * sizeof(float));
     a->numel = numel;
-    a->x = malloc(numel * sizeof *a->x);
-    a->y = malloc(numel * sizeof *a->y);
-    a->half = malloc(numel * sizeof *a->half);
-    if (a->x == NULL || a->y == NULL || a->half == NULL) return false;
-    for (size_t p = 0; p < a->gradients.count; p++)
+    a->all = aligned_alloc(PAGE, (3 * room + PAGE - 1) / PAGE * PAGE);
+    if (a->all == NULL) return false;
+    a->x = (float *)(void *)a->all;
+    a->y = (float *)(void *)(a->all + room);
+    a->half = (uint16_t *)(void *)(a->all + 2 * room);
+    for (size_t p = 0; p < a->gradients.count; p++) {
         if (cd_bins_init(&a->bins[p], NULL, CDDP_F32, a->gradients.numel[p], &err) != CDDP_OK) return false;
+        if (isa < CD_ISA_COUNT) a->bins[p].isa = isa;
+    }
     fill(a);
     to_f16(a);
     bins_span(a);
     a->rows = calloc(numel * (size_t)cd_bins_rows(&a->span), sizeof *a->rows);
     return a->rows != NULL;
+}
+
+static void destroy(arrays *a)
+{
+    for (size_t p = 0; p < a->gradients.count; p++) cd_bins_fini(&a->bins[p]);
+    free(a->all);
+    free(a->rows);
+}
+
+static bench_list one_of(size_t kib) { return (bench_list){.count = 1, .numel = {(int64_t)kib << 8}}; }
+
+/* The number of ratios above their limits, or -1 without memory. */
+static int compare(const bench_list *gradients, cd_isa isa, int rounds)
+{
+    static arrays a;
+    bool spilled = false;
+    int above = -1;
+    if (create(&a, gradients, isa)) {
+        measure(&a, rounds, false);
+        for (size_t p = 0; p < a.gradients.count; p++) spilled |= a.bins[p].spilled;
+        printf("%zu KiB of f32, %d rounds; the bins in use are %lld, %s\n", a.numel >> 8, rounds, (long long)cd_bins_rows(&a.span),
+               spilled ? "some sums needed more than an f64" : "every sum fitted an f64");
+        above = print(rounds);
+    }
+    destroy(&a);
+    return above;
+}
+
+static int sweep(cd_isa isa, int rounds)
+{
+    static arrays a;
+    int above = 0;
+    for (size_t s = 0; s < sizeof sweep_kib / sizeof sweep_kib[0] && above >= 0; s++) {
+        const bench_list one = one_of(sweep_kib[s]);
+        const bool has_memory = create(&a, &one, isa);
+        if (has_memory) measure(&a, rounds, true);
+        above = has_memory ? above + print_line(sweep_kib[s], rounds) : -1;
+        destroy(&a);
+    }
+    return above;
 }
 
 static cd_isa isa_named(const char *name)
@@ -201,10 +291,13 @@ int main(int argc, char **argv)
     cd_isa isa = CD_ISA_COUNT; /* the fastest */
     size_t kib = 100 << 10; /* beyond the caches */
     const bench_list *list = NULL;
-    bool limits = false;
+    int sizes = 0; /* ways to say them: one at most */
+    bool limits = false, sweeps = false;
     for (int i = 1; i < argc; i++) {
         bool has_value = i + 1 < argc;
+        sizes += strcmp(argv[i], "--sweep") == 0 || strcmp(argv[i], "--mib") == 0 || strcmp(argv[i], "--kib") == 0 || strcmp(argv[i], "--list") == 0;
         if (strcmp(argv[i], "--limits") == 0) limits = true;
+        else if (strcmp(argv[i], "--sweep") == 0) sweeps = true;
         else if (has_value && strcmp(argv[i], "--rounds") == 0) rounds = atoi(argv[++i]);
         else if (has_value && strcmp(argv[i], "--isa") == 0) rounds = (isa = isa_named(argv[++i])) == CD_ISA_COUNT ? 0 : rounds;
         else if (has_value && strcmp(argv[i], "--mib") == 0) kib = (size_t)atoi(argv[++i]) << 10;
@@ -212,25 +305,11 @@ int main(int argc, char **argv)
         else if (has_value && strcmp(argv[i], "--list") == 0) rounds = (list = bench_list_find(argv[++i])) == NULL ? 0 : rounds;
         else rounds = 0;
     }
-    if (rounds < 1 || rounds > ROUNDS_MAX || kib < 1 || kib > 1024 << 10) {
-        fprintf(stderr, "hook_bench [--limits] [--rounds 1 to %d] [--isa one this processor has] [--mib N | --kib N | --list resnet50|tiny|mlp], arrays of 1 KiB to 1024 MiB\n", ROUNDS_MAX);
+    if (rounds < 1 || rounds > ROUNDS_MAX || sizes > 1 || kib < 1 || kib > 1024 << 10) {
+        fprintf(stderr, "hook_bench [--limits] [--rounds 1 to %d] [--isa one this processor has] [--mib N | --kib N | --sweep | --list resnet50|tiny|mlp], arrays of 1 KiB to 1024 MiB\n", ROUNDS_MAX);
         return 2;
     }
-    static arrays a;
-    if (list != NULL) a.gradients = *list;
-    else a.gradients = (bench_list){.count = 1, .numel = {(int64_t)kib << 8}};
-    if (!create(&a)) return 2;
-    for (size_t p = 0; p < a.gradients.count && isa < CD_ISA_COUNT; p++) a.bins[p].isa = isa;
-    measure(&a, rounds);
-    bool spilled = false;
-    for (size_t p = 0; p < a.gradients.count; p++) spilled |= a.bins[p].spilled;
-    printf("%zu KiB of f32, %d rounds; the bins in use are %lld, %s\n", a.numel >> 8, rounds, (long long)cd_bins_rows(&a.span),
-           spilled ? "some sums needed more than an f64" : "every sum fitted an f64");
-    int above = print(rounds);
-    for (size_t p = 0; p < a.gradients.count; p++) cd_bins_fini(&a.bins[p]);
-    free(a.x);
-    free(a.y);
-    free(a.half);
-    free(a.rows);
-    return limits && above > 0 ? 1 : 0;
+    const bench_list one = one_of(kib);
+    const int above = sweeps ? sweep(isa, rounds) : compare(list != NULL ? list : &one, isa, rounds);
+    return above < 0 ? 2 : limits && above > 0 ? 1 : 0;
 }

@@ -10,8 +10,8 @@
 **
 ** Locally a double is a window of 53 bits that almost always suffices: an addition of a 24-bit number is exact unless
 ** sum and addend lie more than 29 binades apart. Where it is not, the sum moves on and Knuth's error term goes into
-** bins of its own, so the pair is exact again. f64 has no such window: it always goes into bins. Whether additions were exact the
-** portable kernel finds by undoing them; where the processor's own flag can be read, one look at it serves a whole block.
+** bins of its own, so the pair is exact again. f64 has no such window: it always goes into bins. Whether additions were exact is found
+** by undoing them, from the processor's own flag, or by rounding both ways: whatever takes least.
 **
 ** Note [Sums move over]: whether a block of additions was exact is known when all of it has been done, and then the old sums have to be there
 ** still. Setting them aside would store as much again. Instead new sums go one block further than the old ones lie, and overwrite those of
@@ -89,6 +89,10 @@ typedef struct way {
     bool is_back, is_long;
 } way;
 #define LONG 16384 /* elements: 128 KiB of sums */
+/* Where the processor's flag takes least, in elements. With AVX2 undoing additions takes longer, but not than clearing the flag. With AVX-512
+** rounding both ways takes no longer, except where memory decides: then whatever else a line takes keeps the next one waiting. */
+#define WATCHED_FROM_avx2 385
+#define WATCHED_FROM_avx512 (256 * 1024 + 1)
 
 static size_t block_of(size_t count) { return count < BLOCK ? count : BLOCK; }
 
@@ -115,24 +119,19 @@ static size_t block_of(size_t count) { return count < BLOCK ? count : BLOCK; }
     }
 
 /* Sums of one block, from where they are to where they go; false: not all are known to be exact, and the old ones still lie where they
-** lay. With s = fl(a + b) the subtraction of the larger operand from s is exact (Dekker) and gives the other one exactly when a + b was; NaN
-** equals nothing. A group may be the last or the first to go. */
+** lay. With s = fl(a + b) the subtraction of the larger operand from s is exact (Dekker) and gives the other one exactly when a + b was: then
+** both rests are +0. What is not finite leaves a NaN. */
 #define ADD_BLOCK(name, attributes)                                                                                    \
     attributes static bool name(double *restrict to, const double *restrict from, const float *restrict x, size_t count, way w) \
     {                                                                                                                  \
-        const size_t whole = count - count % LINE;                                                                     \
-        int64_t wrong = 0;                                                                                             \
-        for (size_t done = 0; done < whole; done += LINE) {                                                            \
-            const size_t first = w.is_back ? whole - LINE - done : done;                                                 \
-            for (size_t i = first; i < first + LINE; i++) {                                                            \
-                double a = from[i], b = (double)x[i], s = a + b;                                                       \
-                wrong |= -(int64_t)(s - a != b) | -(int64_t)(s - b != a);                                              \
-                to[i] = s;                                                                                             \
-            }                                                                                                          \
-        }                                                                                                              \
-        for (size_t i = whole; i < count; i++) {                                                                       \
-            double a = from[i], b = (double)x[i], s = a + b;                                                           \
-            wrong |= -(int64_t)(s - a != b) | -(int64_t)(s - b != a);                                                  \
+        uint64_t wrong = 0;                                                                                            \
+        (void)w;                                                                                                       \
+        for (size_t i = 0; i < count; i++) {                                                                           \
+            double a = from[i], b = (double)x[i], s = a + b, p = (s - a) - b, q = (s - b) - a;                         \
+            uint64_t p_bits, q_bits;                                                                                   \
+            memcpy(&p_bits, &p, sizeof p_bits);                                                                        \
+            memcpy(&q_bits, &q, sizeof q_bits);                                                                        \
+            wrong |= p_bits | q_bits;                                                                                  \
             to[i] = s;                                                                                                 \
         }                                                                                                              \
         return wrong == 0;                                                                                             \
@@ -220,9 +219,12 @@ static size_t block_of(size_t count) { return count < BLOCK ? count : BLOCK; }
         return differ == 0;                                                                                            \
     }
 
-#define KERNELS(suffix, attributes)                                                                                    \
+/* Sums without instructions of their own. */
+#define SUMS(suffix, attributes)                                                                                       \
     BEGIN_BLOCK(begin_##suffix, attributes)                                                                            \
-    ADD_BLOCK(add_##suffix, attributes)                                                                                \
+    ADD_BLOCK(add_##suffix, attributes)
+
+#define KERNELS(suffix, attributes)                                                                                    \
     SCAN_BLOCK(scan_##suffix, attributes)                                                                              \
     ENDS_BLOCK(ends_##suffix, attributes)                                                                              \
     FITS_BLOCK(fits_##suffix, attributes)                                                                              \
@@ -230,11 +232,12 @@ static size_t block_of(size_t count) { return count < BLOCK ? count : BLOCK; }
     JOIN_BLOCK(join_##suffix, attributes)                                                                              \
     ROUND_BLOCK(round_##suffix, attributes)
 
+typedef bool (*add_fn)(double *to, const double *from, const float *x, size_t count, way w);
 typedef struct kernels {
-    uint32_t (*watch_begin)(void); /* around additions: takes the processor's flags, and gives them back */
-    void (*watch_end)(uint32_t flags);
     bool (*begin)(double *to, const float *x, size_t count);
-    bool (*add)(double *to, const double *from, const float *x, size_t count, way w);
+    add_fn add;
+    add_fn add_watched; /* the same between watch_begin and watch_end, for arrays of at least so many elements; NULL: never */
+    int64_t watched_from;
     void (*scan)(const uint32_t *x, size_t count, uint32_t *least, uint32_t *largest);
     void (*ends)(const double *x, size_t count, double *least, double *largest);
     bool (*fits)(const double *x, size_t count, double weight);
@@ -242,24 +245,18 @@ typedef struct kernels {
     void (*join)(double *value, double *magnitude, size_t count, double weight, const int32_t *row);
     bool (*round)(const double *value, const double *magnitude, size_t count, double divisor, float *out);
 } kernels;
-#define TABLE(suffix)                                                                                                  \
+#define TABLE(suffix, watched, from)                                                                                   \
     {                                                                                                                  \
-        watch_begin_##suffix, watch_end_##suffix, begin_##suffix, add_##suffix, scan_##suffix, ends_##suffix, fits_##suffix, cut_##suffix, join_##suffix, round_##suffix         \
+        begin_##suffix, add_##suffix, watched, from, scan_##suffix, ends_##suffix, fits_##suffix, cut_##suffix, join_##suffix, round_##suffix\
     }
 
-static uint32_t watch_begin_plain(void) { return 0; }
-static void watch_end_plain(uint32_t flags) { (void)flags; }
-
 KERNELS(plain, )
-static const kernels plain_kernels = TABLE(plain);
+SUMS(plain, )
+static const kernels plain_kernels = TABLE(plain, NULL, 0);
 #if VECTOR_KERNELS
-/* What undoes additions is left for the ends of arrays. */
-#define add_avx2 add_avx2_undoing
 KERNELS(avx2, TARGET("avx2"))
-#undef add_avx2
-#define add_avx512 add_avx512_undoing
+SUMS(avx2, TARGET("avx2"))
 KERNELS(avx512, TARGET("avx512f"))
-#undef add_avx512
 
 /* Note [One flag for a block]: an exact addition raises nothing and an inexact one always raises INEXACT, which stays until somebody
 ** clears it. Cleared before a block and still clear after it means that every addition was exact. Infinities and NaN raise nothing
@@ -267,7 +264,7 @@ KERNELS(avx512, TARGET("avx512f"))
 #define INEXACT ((uint32_t)_MM_EXCEPT_INEXACT)
 #define FENCE() __asm__ volatile("" : : : "memory")
 
-static uint32_t watch_begin_avx2(void)
+static uint32_t watch_begin(void)
 {
     const uint32_t flags = _mm_getcsr();
     if ((flags & INEXACT) != 0) _mm_setcsr(flags & ~INEXACT);
@@ -275,78 +272,158 @@ static uint32_t watch_begin_avx2(void)
 }
 
 /* An addition that rounds raises the flag again, without the wait that writing flags costs. */
-static void watch_end_avx2(uint32_t flags)
+static void watch_end(uint32_t flags)
 {
     volatile double one = 1.0;
     if ((flags & INEXACT) != 0) one = one + 0x1p-60;
 }
 
-#define watch_begin_avx512 watch_begin_avx2
-#define watch_end_avx512 watch_end_avx2
-
 /* Sums of a long array are fetched a page before their addition: processors look ahead themselves, but not across the end of a page. What is
 ** beyond the array is fetched for nothing, and no harm done. */
 #define AHEAD 512
+#define GROUP (2 * (size_t)LINE) /* elements: a line of addends, two of sums */
 #define FETCH_AHEAD(array, i, is_back)                                                                                 \
     _mm_prefetch((const char *)((is_back) ? (uintptr_t)((array) + (i)) - AHEAD * sizeof *(array)                       \
                                           : (uintptr_t)((array) + (i)) + AHEAD * sizeof *(array)),                     \
                  _MM_HINT_T0)
 
 /* The bits of the largest magnitude that was added. */
-TARGET("avx2") static inline __attribute__((always_inline)) __m256i add_groups_avx2(double *restrict to, const double *restrict from,
+TARGET("avx2") static inline __attribute__((always_inline)) __m256i watch_groups_avx2(double *restrict to, const double *restrict from,
                                                                                     const float *restrict x, size_t whole, way w)
 {
     const __m256i sign = _mm256_set1_epi32(0x7fffffff);
     __m256i largest = _mm256_setzero_si256();
-    for (size_t done = 0; done < whole; done += LINE) {
-        const size_t i = w.is_back ? whole - LINE - done : done;
-        if (w.is_long) FETCH_AHEAD(from, i, w.is_back);
-        if (w.is_long && i % (2 * (size_t)LINE) == 0) FETCH_AHEAD(x, i, w.is_back);
-        largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)(x + i)), sign));
-        _mm256_storeu_pd(to + i, _mm256_add_pd(_mm256_loadu_pd(from + i), _mm256_cvtps_pd(_mm_loadu_ps(x + i))));
-        _mm256_storeu_pd(to + i + 4, _mm256_add_pd(_mm256_loadu_pd(from + i + 4), _mm256_cvtps_pd(_mm_loadu_ps(x + i + 4))));
+    const size_t step = w.is_long ? LINE : GROUP; /* memory is asked line by line, in the order of the lines */
+    for (size_t done = 0; done < whole; done += step) {
+        const size_t first = w.is_back ? whole - step - done : done;
+        if (w.is_long) FETCH_AHEAD(from, first, w.is_back);
+        if (w.is_long && first % GROUP == 0) FETCH_AHEAD(x, first, w.is_back);
+        for (size_t i = first; i < first + step; i += LINE) {
+            largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)(x + i)), sign));
+            _mm256_storeu_pd(to + i, _mm256_add_pd(_mm256_loadu_pd(from + i), _mm256_cvtps_pd(_mm_loadu_ps(x + i))));
+            _mm256_storeu_pd(to + i + 4, _mm256_add_pd(_mm256_loadu_pd(from + i + 4), _mm256_cvtps_pd(_mm_loadu_ps(x + i + 4))));
+        }
     }
     return largest;
 }
 
-TARGET("avx512f") static inline __attribute__((always_inline)) __m256i add_groups_avx512(double *restrict to, const double *restrict from,
+#define ADD_WATCHED(suffix, attributes)                                                                                \
+    attributes static bool add_watched_##suffix(double *restrict to, const double *restrict from, const float *restrict x, size_t count, way w) \
+    {                                                                                                                  \
+        const size_t whole = count - count % GROUP;                                                                    \
+        FENCE();                                                                                                       \
+        const __m256i largest = w.is_long ? w.is_back ? watch_groups_##suffix(to, from, x, whole, (way){true, true})   \
+                                                      : watch_groups_##suffix(to, from, x, whole, (way){false, true})  \
+                                : w.is_back ? watch_groups_##suffix(to, from, x, whole, (way){true, false})            \
+                                            : watch_groups_##suffix(to, from, x, whole, (way){false, false});          \
+        FENCE();                                                                                                       \
+        const __m256i special = _mm256_cmpgt_epi32(largest, _mm256_set1_epi32(0x7f7fffff));                            \
+        const bool exact = (_mm_getcsr() & INEXACT) == 0 && _mm256_testz_si256(special, special) != 0;                 \
+        if (exact && (whole == count || add_##suffix(to + whole, from + whole, x + whole, count - whole, w))) return true; \
+        FENCE();                                                                                                       \
+        _mm_setcsr(_mm_getcsr() & ~INEXACT);                                                                           \
+        return false;                                                                                                  \
+    }
+ADD_WATCHED(avx2, TARGET("avx2"))
+
+/* Note [Rounded both ways]: a sum that is a double is the same rounded up and rounded down, and any other is not. With AVX-512 an addition says
+** itself how it rounds, and raises nothing, so the processor's flags, which take 60 ns to clear and to read again, are left alone. Rounded up an
+** exact sum is what rounding to nearest makes of it, x - x = +0 included. The difference of both is +0, or NaN where they are not finite. */
+#define UP (_MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC)
+#define DOWN (_MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)
+#define NEAREST (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define DIFFER(a, b, up) _mm512_castpd_si512(_mm512_maskz_sub_round_pd(ALL, up, _mm512_maskz_add_round_pd(ALL, a, b, DOWN), NEAREST))
+#define EITHER_OF_THREE 0xfe
+#define ALL ((__mmask8)0xff) /* which the compilers leave out; without optimisation GCC warns of what its own unmasked forms convert */
+
+static __mmask8 part_of_line(size_t count) { return (__mmask8)(count < LINE ? (1u << count) - 1 : 0xff); }
+
+TARGET("avx512f") static bool begin_avx512(double *restrict to, const float *restrict x, size_t count)
+{
+    const __m512i sign = _mm512_set1_epi32(0x7fffffff);
+    const size_t whole = count - count % GROUP;
+    __m512i largest = _mm512_setzero_si512();
+    for (size_t i = 0; i < whole; i += GROUP) {
+        largest = _mm512_max_epi32(largest, _mm512_and_si512(_mm512_loadu_si512(x + i), sign));
+        _mm512_storeu_pd(to + i, _mm512_cvtps_pd(_mm256_loadu_ps(x + i)));
+        _mm512_storeu_pd(to + i + LINE, _mm512_cvtps_pd(_mm256_loadu_ps(x + i + LINE)));
+    }
+    for (size_t i = whole; i < count; i += LINE) {
+        const __mmask8 there = part_of_line(count - i);
+        const __m512 rest = _mm512_maskz_loadu_ps(there, x + i);
+        largest = _mm512_max_epi32(largest, _mm512_and_si512(_mm512_castps_si512(rest), sign));
+        _mm512_mask_storeu_pd(to + i, there, _mm512_cvtps_pd(_mm512_castps512_ps256(rest)));
+    }
+    return _mm512_cmpgt_epi32_mask(largest, _mm512_set1_epi32(0x7f7fffff)) == 0;
+}
+
+/* The bits of all differences. */
+TARGET("avx512f") static inline __attribute__((always_inline)) __m512i add_groups_avx512(double *restrict to, const double *restrict from,
                                                                                          const float *restrict x, size_t whole, way w)
+{
+    __m512i wrong = _mm512_setzero_si512();
+    for (size_t done = 0; done < whole; done += GROUP) {
+        const size_t i = w.is_back ? whole - GROUP - done : done;
+        if (w.is_long) FETCH_AHEAD(from, i, w.is_back);
+        if (w.is_long) FETCH_AHEAD(from + LINE, i, w.is_back);
+        if (w.is_long) FETCH_AHEAD(x, i, w.is_back);
+        const __m512d a = _mm512_loadu_pd(from + i), b = _mm512_cvtps_pd(_mm256_loadu_ps(x + i));
+        const __m512d c = _mm512_loadu_pd(from + i + LINE), d = _mm512_cvtps_pd(_mm256_loadu_ps(x + i + LINE));
+        const __m512d s = _mm512_maskz_add_round_pd(ALL, a, b, UP), t = _mm512_maskz_add_round_pd(ALL, c, d, UP);
+        wrong = _mm512_ternarylogic_epi64(wrong, DIFFER(a, b, s), DIFFER(c, d, t), EITHER_OF_THREE);
+        _mm512_storeu_pd(to + i, s);
+        _mm512_storeu_pd(to + i + LINE, t);
+    }
+    return wrong;
+}
+
+/* The end of an array: less than a group, lines and a part of one. */
+TARGET("avx512f") static __m512i add_rest_avx512(double *restrict to, const double *restrict from, const float *restrict x, size_t count)
+{
+    __m512i wrong = _mm512_setzero_si512();
+    for (size_t i = 0; i < count; i += LINE) {
+        const __mmask8 there = part_of_line(count - i);
+        const __m512d a = _mm512_maskz_loadu_pd(there, from + i), b = _mm512_cvtps_pd(_mm512_castps512_ps256(_mm512_maskz_loadu_ps(there, x + i)));
+        const __m512d s = _mm512_maskz_add_round_pd(ALL, a, b, UP);
+        wrong = _mm512_or_si512(wrong, DIFFER(a, b, s));
+        _mm512_mask_storeu_pd(to + i, there, s);
+    }
+    return wrong;
+}
+
+TARGET("avx512f") static bool add_avx512(double *restrict to, const double *restrict from, const float *restrict x, size_t count, way w)
+{
+    const size_t whole = count - count % GROUP;
+    __m512i wrong = w.is_long ? w.is_back ? add_groups_avx512(to, from, x, whole, (way){true, true})
+                                          : add_groups_avx512(to, from, x, whole, (way){false, true})
+                    : w.is_back ? add_groups_avx512(to, from, x, whole, (way){true, false})
+                                : add_groups_avx512(to, from, x, whole, (way){false, false});
+    if (whole != count) wrong = _mm512_or_si512(wrong, add_rest_avx512(to + whole, from + whole, x + whole, count - whole));
+    return _mm512_test_epi64_mask(wrong, wrong) == 0;
+}
+
+TARGET("avx512f") static inline __attribute__((always_inline)) __m256i watch_groups_avx512(double *restrict to, const double *restrict from,
+                                                                                           const float *restrict x, size_t whole, way w)
 {
     const __m256i sign = _mm256_set1_epi32(0x7fffffff);
     __m256i largest = _mm256_setzero_si256();
     for (size_t done = 0; done < whole; done += LINE) {
         const size_t i = w.is_back ? whole - LINE - done : done;
         if (w.is_long) FETCH_AHEAD(from, i, w.is_back);
-        if (w.is_long && i % (2 * (size_t)LINE) == 0) FETCH_AHEAD(x, i, w.is_back);
+        if (w.is_long && i % GROUP == 0) FETCH_AHEAD(x, i, w.is_back);
         const __m256 addends = _mm256_loadu_ps(x + i);
         largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(addends), sign));
         _mm512_storeu_pd(to + i, _mm512_add_pd(_mm512_loadu_pd(from + i), _mm512_cvtps_pd(addends)));
     }
     return largest;
 }
-
-#define ADD_WATCHED(suffix, attributes)                                                                                \
-    attributes static bool add_##suffix(double *restrict to, const double *restrict from, const float *restrict x, size_t count, way w) \
-    {                                                                                                                  \
-        const size_t whole = count - count % LINE;                                                                     \
-        FENCE();                                                                                                       \
-        const __m256i largest = w.is_long ? w.is_back ? add_groups_##suffix(to, from, x, whole, (way){true, true})     \
-                                                      : add_groups_##suffix(to, from, x, whole, (way){false, true})    \
-                                : w.is_back ? add_groups_##suffix(to, from, x, whole, (way){true, false})              \
-                                            : add_groups_##suffix(to, from, x, whole, (way){false, false});            \
-        FENCE();                                                                                                       \
-        const __m256i special = _mm256_cmpgt_epi32(largest, _mm256_set1_epi32(0x7f7fffff));                            \
-        const bool exact = (_mm_getcsr() & INEXACT) == 0 && _mm256_testz_si256(special, special) != 0;                 \
-        if (exact && (whole == count || add_##suffix##_undoing(to + whole, from + whole, x + whole, count - whole, w))) return true; \
-        FENCE();                                                                                                       \
-        _mm_setcsr(_mm_getcsr() & ~INEXACT);                                                                           \
-        return false;                                                                                                  \
-    }
-ADD_WATCHED(avx2, TARGET("avx2"))
 ADD_WATCHED(avx512, TARGET("avx512f"))
 
-static const kernels avx2_kernels = TABLE(avx2);
-static const kernels avx512_kernels = TABLE(avx512);
+static const kernels avx2_kernels = TABLE(avx2, add_watched_avx2, WATCHED_FROM_avx2);
+static const kernels avx512_kernels = TABLE(avx512, add_watched_avx512, WATCHED_FROM_avx512);
+#else
+static uint32_t watch_begin(void) { return 0; }
+static void watch_end(uint32_t flags) { (void)flags; }
 #endif
 
 static const kernels *get_kernels_of(cd_isa isa)
@@ -627,11 +704,11 @@ static void add_slowly(cd_bins *bins, double *sum, int64_t i, double x)
 }
 
 /* Elements first … first + count - 1 move over by `shift`. */
-static cddp_status add_block(cd_bins *bins, const kernels *k, const void *values, int64_t first, size_t count, int64_t shift, cddp_error *err)
+static cddp_status add_block(cd_bins *bins, add_fn add, const void *values, int64_t first, size_t count, int64_t shift, cddp_error *err)
 {
     const float *x = widen(bins->dtype, values, first, count, (float *)(void *)bins->scratch);
     double *from = bins->high + first, *to = from + shift;
-    if (k->add(to, from, x, count, (way){.is_back = shift > 0, .is_long = bins->numel > LONG})) return CDDP_OK;
+    if (add(to, from, x, count, (way){.is_back = shift > 0, .is_long = bins->numel > LONG})) return CDDP_OK;
     memcpy(to, from, count * sizeof *to);
     CD_TRY(make_spill(bins, err));
     for (size_t i = 0; i < count; i++) add_slowly(bins, to + i, first + (int64_t)i, (double)x[i]);
@@ -645,14 +722,15 @@ static cddp_status add_all(cd_bins *bins, const void *values, cddp_error *err)
     const bool is_back = bins->high == line_of(bins->sums);
     const int64_t shift = is_back ? shift_of(bins->numel) : -shift_of(bins->numel);
     cddp_status status = CDDP_OK;
-    const uint32_t flags = k->watch_begin();
+    const bool is_watched = k->add_watched != NULL && bins->numel >= k->watched_from;
+    const uint32_t flags = is_watched ? watch_begin() : 0;
     for (int64_t done = 0, count; done < bins->numel; done += count) {
         count = (int64_t)block_at(done, bins->numel);
         const int64_t first = is_back ? bins->numel - done - count : done;
-        if (status == CDDP_OK) status = add_block(bins, k, values, first, (size_t)count, shift, err);
+        if (status == CDDP_OK) status = add_block(bins, is_watched ? k->add_watched : k->add, values, first, (size_t)count, shift, err);
         else memcpy(bins->high + first + shift, bins->high + first, (size_t)count * sizeof *bins->high);
     }
-    k->watch_end(flags);
+    if (is_watched) watch_end(flags);
     bins->high += shift;
     return status;
 }

@@ -166,12 +166,13 @@ TEST(bins, what_is_special_comes_out_as_ieee_addition_has_it)
 }
 
 /* A digest of every sum and of what did not fit, after three additions of numbers like these. */
-static uint64_t digest_of(cddp_dtype dtype, cd_isa isa, int spread, float special)
+static uint64_t digest_of(cddp_dtype dtype, int64_t numel, cd_isa isa, int spread, float special)
 {
     contributions *c = draw(dtype, 3, spread, 11);
     cddp_error err = CDDP_ERROR_INIT;
     cd_bins bins;
-    if (special != 0) cd_element_set(dtype, at(c, 1, 300), (double)special);
+    c->numel = numel;
+    if (special != 0) cd_element_set(dtype, at(c, 1, numel / 2), (double)special);
     assert_ok(cd_bins_init(&bins, NULL, dtype, c->numel, &err), &err);
     bins.isa = isa;
     for (uint32_t k = 0; k < c->count; k++) assert_ok(cd_bins_add(&bins, c->values[k], &err), &err);
@@ -186,16 +187,106 @@ static uint64_t digest_of(cddp_dtype dtype, cd_isa isa, int spread, float specia
 TEST(bins, every_instruction_set_adds_to_the_same_bits)
 {
     static const int spreads[] = {8, 28, 60}; /* all exact; nearly so; many that do not fit a double */
+    static const int64_t sizes[] = {NUMEL, 203}; /* the second is short */
     for (size_t d = 0; d < 4; d++)
         for (size_t i = 0; i < 3; i++)
             for (int isa = CD_ISA_AVX2; isa < CD_ISA_COUNT; isa++) {
                 if (!cd_isa_is_available((cd_isa)isa)) continue;
-                for (int special = 0; special < 3; special++) {
-                    float odd = special == 0 ? 0 : special == 1 ? INFINITY : NAN;
-                    cd_test_row("%s, spread %d, instruction set %d, with %g", cddp_dtype_name(dtypes[d]), spreads[i], isa, (double)odd);
-                    assert_true(digest_of(dtypes[d], (cd_isa)isa, spreads[i], odd) == digest_of(dtypes[d], CD_ISA_PORTABLE, spreads[i], odd));
+                for (int special = 0; special < 6; special++) {
+                    const float odd = special % 3 == 0 ? 0 : special % 3 == 1 ? INFINITY : NAN;
+                    const int64_t numel = sizes[special / 3];
+                    cd_test_row("%s, %lld elements, spread %d, instruction set %d, with %g", cddp_dtype_name(dtypes[d]), (long long)numel, spreads[i], isa, (double)odd);
+                    assert_true(digest_of(dtypes[d], numel, (cd_isa)isa, spreads[i], odd) == digest_of(dtypes[d], numel, CD_ISA_PORTABLE, spreads[i], odd));
                 }
             }
+}
+
+/* One number of many does not fit, the new one or what was there before, or is not finite: first of a group or in the odd end, on the way up or back. */
+TEST(bins, what_does_not_fit_is_noticed_wherever_it_is)
+{
+    static const int64_t sizes[] = {1, 7, 8, 9, 15, 16, 17, 31, 255, 256, 257, 384, 385, 403, 600};
+    static const float odd[] = {0x1p-60f, INFINITY, NAN};
+    cddp_error err = CDDP_ERROR_INIT;
+    float x[600];
+    for (int i = 0; i < 600; i++) x[i] = (float)(i + 1);
+    for (int isa = CD_ISA_PORTABLE; isa < CD_ISA_COUNT; isa++)
+        for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+            cd_bins bins;
+            if (!cd_isa_is_available((cd_isa)isa)) continue;
+            assert_ok(cd_bins_init(&bins, NULL, CDDP_F32, sizes[s], &err), &err);
+            bins.isa = (cd_isa)isa;
+            for (int64_t i = 0; i < sizes[s]; i++)
+                for (int which = 0; which < 8; which++) {
+                    const int before = 1 + which % 2;
+                    cd_bins_clear(&bins);
+                    if (which >= 6) x[i] = 0x1p-60f;
+                    for (int k = 0; k < before; k++) assert_ok(cd_bins_add(&bins, x, &err), &err);
+                    assert_false(bins.spilled || bins.special);
+                    x[i] = which >= 6 ? (float)(i + 1) : odd[which / 2];
+                    assert_ok(cd_bins_add(&bins, x, &err), &err);
+                    cd_test_row("instruction set %d, %lld elements, %g at %lld after %d additions", isa, (long long)sizes[s], (double)x[i], (long long)i, before);
+                    x[i] = (float)(i + 1);
+                    if (which / 2 % 3 == 0) assert_true(bins.spilled && !bins.special);
+                    else assert_true(bins.special);
+                }
+            cd_bins_fini(&bins);
+        }
+}
+
+/* The same where memory decides what takes least; in one block, in the middle, in the last whole group and in the odd end. */
+TEST(bins, what_does_not_fit_a_large_array_is_noticed)
+{
+    enum { LARGE = 1024 * 1024 + 23 };
+    static const int64_t places[] = {9, 262144, LARGE - 24, LARGE - 1};
+    cddp_error err = CDDP_ERROR_INIT;
+    float *x = malloc(LARGE * sizeof *x);
+    for (size_t i = 0; i < LARGE; i++) x[i] = (float)(i % 1000 + 1);
+    for (int isa = CD_ISA_PORTABLE; isa < CD_ISA_COUNT; isa++)
+        for (int p = 0; p < 4; p++) {
+            const int before = 1 + p % 2;
+            const float old = x[places[p]], odd = p == 1 ? NAN : 0x1p-60f;
+            int64_t wrong = 0;
+            cd_bins bins;
+            if (!cd_isa_is_available((cd_isa)isa)) continue;
+            assert_ok(cd_bins_init(&bins, NULL, CDDP_F32, LARGE, &err), &err);
+            bins.isa = (cd_isa)isa;
+            for (int k = 0; k < before; k++) assert_ok(cd_bins_add(&bins, x, &err), &err);
+            for (int64_t i = 0; i < LARGE; i++) wrong += bins.high[i] != (double)before * (double)x[i];
+            assert_int_equal(wrong, 0);
+            assert_false(bins.spilled || bins.special);
+            x[places[p]] = odd;
+            assert_ok(cd_bins_add(&bins, x, &err), &err);
+            x[places[p]] = old;
+            cd_test_row("instruction set %d, %g at %lld after %d additions", isa, (double)odd, (long long)places[p], before);
+            assert_true(bins.spilled && bins.special == (p == 1));
+            for (int64_t i = 0; i < LARGE; i++) wrong += i != places[p] && bins.high[i] != (double)(before + 1) * (double)x[i];
+            assert_int_equal(wrong, 0);
+            cd_bins_fini(&bins);
+        }
+    free(x);
+}
+
+/* A sum of nothing is +0 and one of negative zeros -0, however it was found to be exact. */
+TEST(bins, zeros_have_the_sign_of_ieee_addition)
+{
+    static const float pairs[][2] = {{1, -1}, {-0x1p-149f, 0x1p-149f}, {-0.0f, -0.0f}, {0.0f, -0.0f}, {-0.0f, 0.0f}, {0.0f, 0.0f}};
+    static const int64_t sizes[] = {6, 23, 600};
+    cddp_error err = CDDP_ERROR_INIT;
+    float x[2][600];
+    for (size_t i = 0; i < 600; i++)
+        for (size_t k = 0; k < 2; k++) x[k][i] = pairs[i % 6][k];
+    for (int isa = CD_ISA_PORTABLE; isa < CD_ISA_COUNT; isa++)
+        for (size_t s = 0; s < 3; s++) {
+            cd_bins bins;
+            if (!cd_isa_is_available((cd_isa)isa)) continue;
+            assert_ok(cd_bins_init(&bins, NULL, CDDP_F32, sizes[s], &err), &err);
+            bins.isa = (cd_isa)isa;
+            for (size_t k = 0; k < 2; k++) assert_ok(cd_bins_add(&bins, x[k], &err), &err);
+            cd_test_row("instruction set %d, %lld elements", isa, (long long)sizes[s]);
+            for (int64_t i = 0; i < sizes[s]; i++) assert_true(bins.high[i] == 0 && signbit(bins.high[i]) == (i % 6 == 2 ? signbit(-1.0) : 0));
+            assert_false(bins.spilled);
+            cd_bins_fini(&bins);
+        }
 }
 
 /* Long arrays are added block by block, forwards and backwards; three numbers of one binade fit a double. */
@@ -354,19 +445,26 @@ TEST(bins, without_memory_no_sum_is_lost)
 /* Whoever watches for rounding around a whole reduction sees what was there before. */
 TEST(bins, leave_the_inexact_flag_as_they_found_it)
 {
-    float values[16];
+    float values[600];
     cddp_error err = CDDP_ERROR_INIT;
-    cd_bins bins;
-    for (int i = 0; i < 16; i++) values[i] = (float)i;
-    assert_ok(cd_bins_init(&bins, NULL, CDDP_F32, 16, &err), &err);
-    for (int raised = 0; raised < 2; raised++) {
-        feclearexcept(FE_INEXACT);
-        if (raised) feraiseexcept(FE_INEXACT);
-        assert_ok(cd_bins_add(&bins, values, &err), &err);
-        assert_int_equal(fetestexcept(FE_INEXACT) != 0, raised);
-    }
+    for (int i = 0; i < 600; i++) values[i] = (float)i;
+    for (int isa = CD_ISA_PORTABLE; isa < CD_ISA_COUNT; isa++)
+        for (int64_t numel = 16; numel <= 600; numel += 584) { /* a short one and one that is not */
+            cd_bins bins;
+            if (!cd_isa_is_available((cd_isa)isa)) continue;
+            assert_ok(cd_bins_init(&bins, NULL, CDDP_F32, numel, &err), &err);
+            bins.isa = (cd_isa)isa;
+            for (int which = 0; which < 6; which++) {
+                const int raised = which % 2;
+                feclearexcept(FE_INEXACT);
+                if (raised) feraiseexcept(FE_INEXACT);
+                assert_ok(cd_bins_add(&bins, values, &err), &err);
+                cd_test_row("instruction set %d, %lld elements, addition %d", isa, (long long)numel, which);
+                assert_int_equal(fetestexcept(FE_INEXACT) != 0, raised);
+            }
+            cd_bins_fini(&bins);
+        }
     feclearexcept(FE_INEXACT);
-    cd_bins_fini(&bins);
 }
 
 TEST(bins, ends_of_the_range_are_exact)
@@ -386,6 +484,8 @@ TEST(bins, ends_of_the_range_are_exact)
 
 TEST_MAIN(ROW(bins, every_number_of_parts_gives_the_same_bits), ROW(bins, numbers_added_once_take_the_same_way),
           ROW(bins, what_is_special_comes_out_as_ieee_addition_has_it), ROW(bins, every_instruction_set_adds_to_the_same_bits),
+          ROW(bins, what_does_not_fit_is_noticed_wherever_it_is), ROW(bins, what_does_not_fit_a_large_array_is_noticed),
+          ROW(bins, zeros_have_the_sign_of_ieee_addition),
           ROW(bins, every_block_of_a_long_array_is_added_once), ROW(bins, short_arrays_and_odd_ends_go_to_and_fro),
           ROW(bins, nothing_is_left_of_the_window_before), ROW(bins, a_window_may_begin_with_a_number_that_is_not_finite),
           ROW(bins, without_memory_no_sum_is_lost),
