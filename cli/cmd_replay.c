@@ -89,8 +89,12 @@ static void tell(replay_command *c, cd_text *text)
 {
     cd_replay *r = &c->replay;
     c->reproduced = cd_replay_end(r);
-    c->exit_code = c->reproduced ? CD_EXIT_VERIFIED : CD_EXIT_FINDINGS;
-    if (!c->reproduced) {
+    const bool was_cut = !c->reproduced && cd_interrupt_requested() && (!r->parted || r->was_interrupted);
+    c->exit_code = c->reproduced ? CD_EXIT_VERIFIED : was_cut ? CD_EXIT_INCONCLUSIVE : CD_EXIT_FINDINGS;
+    if (was_cut) {
+        cd_text_style(text, CD_STYLE_YELLOW, "inconclusive");
+        cd_text_printf(text, "  run %" PRId64 ": interrupted after %zu of %zu events, equal so far\n", c->recipe.run, r->met, r->total);
+    } else if (!c->reproduced) {
         tell_parting(c, text);
     } else if (r->stopped) {
         cd_text_style(text, CD_STYLE_GREEN, "reproduced up to event %zu", r->met);

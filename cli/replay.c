@@ -2,6 +2,8 @@
 /* Comparing a run with its record, event by event. */
 #include "cli/replay.h"
 
+#include "cli/interrupt.h"
+
 #include "core/base/error.h"
 #include "core/trace/event.h"
 
@@ -105,6 +107,7 @@ static void compare(void *self, const cddp_event *event)
         }
     }
     r->parted = true;
+    r->was_interrupted = cd_interrupt_requested();
     r->expected = index;
     r->has_extra = true;
     r->extra = *event;

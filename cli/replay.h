@@ -25,6 +25,7 @@ typedef struct cd_replay {
     size_t cursor_count;
     bool order_known;     /* of summation; see cd_replay_set_across */
     bool parted;
+    bool was_interrupted; /* when it parted: what comes after Ctrl-C is no part of the run */
     bool has_extra;       /* the new run had an event where the record ended */
     cddp_event extra;     /* the event that came instead, without its text */
     char extra_text[256];

@@ -278,6 +278,19 @@ wait $pid
 complains "interrupted before anything was known"
 [ ! -e wide-small.toml ] || fail "there is a file"
 
+claim="Ctrl-C in the middle of a replay is no difference between two runs"
+expect 0 "$verify" run "$scenarios/gan_unused_params.toml" --set train.steps=3000 --set data.samples=1 --set expect.exercised= --trace long.db
+"$verify" replay long.db > out 2> err &
+pid=$!
+await_catch $pid "$verify" || fail "it never catches it"
+kill -INT $pid
+wait $pid
+[ $? -eq 4 ] || fail "not 4 after an interrupt"
+says "interrupted after"
+says "equal so far"
+expect 0 "$verify" replay long.db
+rm long.db
+
 claim="what cannot be shrunk gets one sentence, and nothing is written"
 expect 2 "$verify" shrink "$scenarios/gan_unused_params.toml"
 complains "the run does not fail: there is nothing to shrink"
