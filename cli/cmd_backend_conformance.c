@@ -3,6 +3,7 @@
 #include "cddp/cddp.h"
 #include "cli/compose.h"
 #include "cli/interrupt.h"
+#include "cli/leave.h"
 #include "cli/plugins.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
@@ -197,6 +198,7 @@ static cddp_status run_card(card *c, uint64_t ranks, cddp_rank_result *results, 
     cd_compose_options options = {.plan = plan, .registry = c->cli->registry, .level = CDDP_TRACE_ORDER, .node = getenv("CDDP_NODE"),
                                   .origin = &c->cli->origin, .interrupted = cd_interrupt_requested};
     CD_TRY_OUT(cd_compose_open(&options, &compose, err));
+    if (cd_compose_is_member(compose)) cd_leave_as_rank();
     cd_compose_fill(compose, &run);
     if (run.relay != NULL) run.relay->target = &c->sink;
     c->run = &run;

@@ -7,10 +7,12 @@
 #include "cli/command.h"
 #include "core/base/os.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 static volatile pid_t guarded; /* 0: nobody; a child that was forked is another one */
+static volatile sig_atomic_t is_rank;
 
 #if defined(__linux__)
 #include <sys/syscall.h>
@@ -35,8 +37,9 @@ static void refuse(void)
 }
 
 #if defined(__linux__)
-CDDP_API void _exit(int code) { leave(guarded == getpid() ? code_of_nobody() : code); }
-CDDP_API void _Exit(int code) { leave(guarded == getpid() ? code_of_nobody() : code); }
+static _Noreturn void leave_unless_guarded(int code) { leave(guarded == getpid() && !is_rank ? code_of_nobody() : code); }
+CDDP_API void _exit(int code) { leave_unless_guarded(code); }
+CDDP_API void _Exit(int code) { leave_unless_guarded(code); }
 #endif
 
 void cd_leave_begin(void)
@@ -46,4 +49,5 @@ void cd_leave_begin(void)
     at_quick_exit(refuse);
 }
 
+void cd_leave_as_rank(void) { is_rank = 1; }
 void cd_leave_end(void) { guarded = 0; }

@@ -5,6 +5,7 @@
 #include "cddp/cddp.h"
 #include "cli/compose.h"
 #include "cli/interrupt.h"
+#include "cli/leave.h"
 #include "cli/overrides.h"
 #include "cli/plugins.h"
 #include "cli/provenance.h"
@@ -355,7 +356,10 @@ cddp_status cd_session_run_plan(const cd_session *session, const cddp_plan *plan
         return CDDP_OK;
     }
     cddp_status opened = open_compose(session, plan, &compose, &failure);
-    if (opened == CDDP_OK && cd_compose_is_member(compose)) here.store = NULL; /* the judge keeps it */
+    if (opened == CDDP_OK && cd_compose_is_member(compose)) {
+        here.store = NULL; /* the judge keeps it */
+        cd_leave_as_rank();
+    }
     CD_TRY_OUT(begin_recording(&here, plan, result, err));
     run_sinks sinks = {.count = 0};
     cd_finals_init(&sinks.finals);

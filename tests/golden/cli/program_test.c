@@ -514,6 +514,29 @@ TEST(program, a_plugin_that_leaves_with_0_does_not_speak_for_the_program)
     program_close(&p);
 }
 
+/* A rank that a launcher started ends by _exit once all is said; a plugin in it does not make that a refusal. */
+TEST(program, a_rank_of_a_launcher_with_a_plugin_leaves_as_without)
+{
+    static const char *const backends[] = {"mpi-openmpi", "mpi-mpich"};
+    cd_program p;
+    program_open(&p);
+    program_write(&p, "a.toml", "schema = 1\ntitle = \"a\"\n[hook]\nname = \"lawful\"\n");
+    for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) {
+        char line[1024];
+        snprintf(line, sizeof line, "\"$T/a.toml\" --backend %s --plugin " CRASH_PLUGIN, backends[i]);
+        program_run(&p, line);
+        cd_test_row("%s: exit %d: %s %s", backends[i], p.exit_code, p.out, p.err);
+        assert_true(p.exit_code == 0 || p.exit_code == 3); /* 3: there is no such MPI here */
+        assert_null(strstr(p.err, "a plugin ended the program"));
+        snprintf(line, sizeof line, "backend-conformance %s -n 2 --plugin " CRASH_PLUGIN, backends[i]);
+        program_run(&p, line);
+        cd_test_row("conformance of %s: exit %d: %s", backends[i], p.exit_code, p.err);
+        assert_true(p.exit_code == 0 || p.exit_code == 3);
+        assert_null(strstr(p.err, "a plugin ended the program"));
+    }
+    program_close(&p);
+}
+
 /* "verified" must not be read as a word about values that nothing could judge. */
 TEST(program, a_lossy_hook_that_states_no_law_is_told_as_unjudged)
 {
@@ -900,7 +923,8 @@ TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
           ROW(program, the_first_failure_ends_a_run_unless_told_to_keep_going),
           ROW(program, what_a_missing_plugin_would_bring_is_skipped_where_nobody_named_it),
           ROW(program, a_worker_that_crashes_is_a_result_and_harms_no_other), ROW(program, a_plugin_that_leaves_with_0_does_not_speak_for_the_program),
-          ROW(program, a_lossy_hook_that_states_no_law_is_told_as_unjudged), ROW(program, plugins_appear_in_the_lists),
+          ROW(program, a_lossy_hook_that_states_no_law_is_told_as_unjudged),
+          ROW(program, a_rank_of_a_launcher_with_a_plugin_leaves_as_without), ROW(program, plugins_appear_in_the_lists),
           ROW(program, progress_is_shown_on_terminals_only), ROW(program, two_programs_append_to_one_store),
           ROW(program, a_stored_run_is_reported_and_judged_again),
           ROW(program, bad_stores_get_one_sentence_and_are_left_alone), ROW(program, the_line_that_reproduces_does),
